@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import playerfl, refused
+from playerfl.selftest import contract
 
 RUN = ("run", "synthetic", "--rounds", "2")
 
@@ -125,6 +126,32 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments: tuple[str, ...],
 @pytest.mark.parametrize("arguments", [("rnu",), ("flower", "st")])
 def test_a_mistyped_command_gets_one_suggestion(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert refused(playerfl(*arguments, cwd=tmp_path)).count("Did you mean") == 1
+
+
+def test_ctrl_c_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(contract, "check_contract", interrupted)
+    output = playerfl("selftest", "fedavg", "-q", cwd=tmp_path)
+    assert (output.returncode, output.stdout, output.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["list settings --json", "--version", "layers digits"])
+def test_a_full_disk_under_stdout_is_one_sentence(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        output = subprocess.run(
+            [sys.executable, "-m", "playerfl", *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert output.returncode == 2
+    assert output.stderr == (
+        "playerfl: cannot write to stdout: No space left on device; free some space and run the same command again\n"
+    )
 
 
 def test_directories_that_are_not_runs_are_refused(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def test_the_users_settings_win_over_the_tasks_which_win_over_the_general() -> N
         ({"rounds": 0}, "rounds = 0 is not allowed: it must be at least 1"),
         ({"seed": -1}, "seed = -1 is not allowed"),
         ({"data__alpha": 0}, "alpha = 0 in the data settings of task digits is not allowed: it must be above 0"),
-        ({"data__alpha": "much"}, "alpha = 'much' in the data settings of task digits is not allowed: it must be a number"),
+        (
+            {"data__alpha": "much"},
+            "alpha = 'much' in the data settings of task digits is not allowed: it must be a number",
+        ),
         ({"data__sites": 2.5}, "sites = 2.5"),
         ({"training__learning_rate": float("nan")}, "learning_rate = nan"),
         ({"training__optimizer": "adam"}, "optimizer = 'adam' is not allowed: it must be 'adamw' or 'sgd'"),

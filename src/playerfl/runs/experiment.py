@@ -352,7 +352,9 @@ def resolved_algorithm(given: Any) -> dict[str, Any]:
         raise ConfigError(f"algorithm must be a table with a name, not {given!r}")
     name = table.get("name", "player_fl")
     kind: Any = find_algorithm(name)
-    options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"the settings of {name}")
+    options = validated(
+        _algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"the settings of {name}"
+    )
     made: Algorithm = kind(**options.model_dump())
     made.server_steps()
     unset = {f.name for f in dataclasses.fields(made) if "added" in f.metadata and getattr(made, f.name) == f.default}
