@@ -150,7 +150,7 @@ def test_a_full_disk_under_stdout_is_one_sentence(command: str) -> None:
         )
     assert output.returncode == 2
     assert output.stderr == (
-        "playerfl: cannot write to stdout: No space left on device; free some space and run the same command again\n"
+        "playerfl: cannot write stdout: No space left on device; free some space and run the same command again\n"
     )
 
 

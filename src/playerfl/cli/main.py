@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -86,7 +87,9 @@ def main() -> None:
             sys.exit(1)
         if isinstance(problem, OSError) and problem.filename is None and problem.errno in _NO_SPACE:
             _drop_output()
-            _fail(f"cannot write to stdout: {problem.strerror}; free some space and run the same command again")
+            from playerfl.storage.atomic_files import RERUN_HINT, storage_error
+
+            _fail(str(storage_error(Path("stdout"), problem, RERUN_HINT)))
         if not hasattr(problem, "format_message"):
             raise
         if not (message := problem.format_message()):
