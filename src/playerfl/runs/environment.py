@@ -10,7 +10,6 @@ from pathlib import Path
 from playerfl.runs.files import EnvironmentFile
 from playerfl.version import __version__
 
-
 _SOURCE = Path(__file__).resolve().parents[3]
 
 
