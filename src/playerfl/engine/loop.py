@@ -134,7 +134,7 @@ async def _exchange(
     uploads = {site: reply.upload for site, reply in replies.items() if {"prepare", "fit"} & set(verbs[site])}
     scores = {site: replies[site].scores if site in replies else () for site in server.sites}
     traffic = [traffic_of(site, requests[site], reply) for site, reply in replies.items()]
-    confusions = {
+    confusions: dict[ConfusionKey, Matrix] = {
         (stage, round_, site, split): matrix
         for site, reply in replies.items()
         for (stage, round_, split), matrix in reply.confusions.items()
