@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from traceback import StackSummary, TracebackException
+from traceback import StackSummary, TracebackException, extract_tb
 
 _LONGEST = 1500
 _MOST_PLACES = 8
@@ -114,6 +114,22 @@ def users_traceback(problem: BaseException) -> str | None:
     return "".join(shown.format()) if only_users else None
 
 
+def described(problem: BaseException) -> str:
+    """An exception that a user's code raised, in one line: its type, its message, and where in the user's file."""
+    message = " ".join(str(problem).split())
+    return f"{type(problem).__name__}{': ' if message else ''}{message}{users_line(problem)}"
+
+
+def users_line(problem: BaseException) -> str:
+    """The line of the user's file that an exception passed last, as " (mine.py, line 8)"; empty if there is none."""
+    frames = [frame for frame in extract_tb(problem.__traceback__) if _is_users(frame.filename)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen "))
+
+
 def _places(problem: BaseException) -> list[str]:
     return [note for note in getattr(problem, "__notes__", ()) if isinstance(note, _Place)]
 
@@ -123,8 +139,11 @@ def _keep_users_frames(shown: TracebackException) -> bool:
     ours = [i for i, frame in enumerate(shown.stack) if frame.filename.startswith(_PACKAGE)]
     # The frames before our first one belong to the program that called us.
     within = shown.stack[ours[0] :] if ours else shown.stack
-    kept = [frame for frame in within if not frame.filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen "))]
+    kept = [frame for frame in within if _is_users(frame.filename)]
     shown.stack = StackSummary.from_list(kept)
+    if shown.__notes__:
+        # The sentence above the traceback begins with the place.
+        shown.__notes__ = [note for note in shown.__notes__ if not isinstance(note, _Place)]
     for before in (shown.__cause__, shown.__context__):
         if before is not None:
             _keep_users_frames(before)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import playerfl, refused
+from playerfl.selftest import contract
 
 RUN = ("run", "synthetic", "--rounds", "2")
 
@@ -37,7 +38,7 @@ def test_one_method_without_a_cut_leaves_no_figure(tmp_path: Path) -> None:
 def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path) -> None:
     output = playerfl(*RUN, "-a", "local", "-a", "fedavg", "-a", "player_fl", "--out", "here", cwd=tmp_path)
     assert output.returncode == 0, output.stderr
-    for text in ("Which layers to federate", "Cut after", "Comparison", "vs local", "vs fedavg", "better off"):
+    for text in ("Which layers to share", "Cut after", "Comparison", "vs local", "vs fedavg", "better off"):
         assert text in output.stdout
     assert "player_fl: round 1/2" in output.stderr
     assert (tmp_path / "here" / "comparison.png").stat().st_size > 10_000
@@ -122,6 +123,37 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments: tuple[str, ...],
     assert not list(tmp_path.rglob("*"))
 
 
+@pytest.mark.parametrize("arguments", [("rnu",), ("flower", "st")])
+def test_a_mistyped_command_gets_one_suggestion(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    assert refused(playerfl(*arguments, cwd=tmp_path)).count("Did you mean") == 1
+
+
+def test_ctrl_c_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(contract, "check_contract", interrupted)
+    output = playerfl("selftest", "fedavg", "-q", cwd=tmp_path)
+    assert (output.returncode, output.stdout, output.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["list settings --json", "--version", "layers digits"])
+def test_a_full_disk_under_stdout_is_one_sentence(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        output = subprocess.run(
+            [sys.executable, "-m", "playerfl", *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert output.returncode == 2
+    assert output.stderr == (
+        "playerfl: cannot write stdout: No space left on device; free some space and run the same command again\n"
+    )
+
+
 def test_directories_that_are_not_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("x")
@@ -129,6 +161,7 @@ def test_directories_that_are_not_runs_are_refused(tmp_path: Path) -> None:
     assert "it has no experiment.toml" in refused(playerfl("run", "--resume", "photos", cwd=tmp_path))
     (tmp_path / "file").write_text("x")
     assert "file is a file" in refused(playerfl(*RUN, "--out", "file", cwd=tmp_path))
+    assert "file is a file" in refused(playerfl("run", "--resume", "file", cwd=tmp_path))
     (tmp_path / "photos" / "experiment.toml").write_text("rounds = 1")
     (tmp_path / "photos" / "environment.json").write_text("{}")
     assert "was not written by this version" in refused(playerfl("run", "--resume", "photos", cwd=tmp_path))

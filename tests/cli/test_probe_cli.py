@@ -119,7 +119,7 @@ def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
     output = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
     assert output.returncode == 0, output.stderr
     for text in (
-        "Which layers to federate",
+        "Which layers to share",
         "Verdict",
         "batches, resampled",
         "one left out",

@@ -34,6 +34,6 @@ def test_an_installed_package_and_a_short_script_give_a_recommendation_and_a_fig
     assert output.returncode == 0, output.stderr
     where, _, printed = output.stdout.partition("\n")
     assert str(installed) in where
-    assert printed.startswith("federate ")
+    assert printed.startswith("share ")
     assert "bytes per site and round each way" in output.stdout
     assert (folder / "recommendation.png").stat().st_size > 10_000

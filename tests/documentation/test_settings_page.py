@@ -89,3 +89,5 @@ def test_the_command_line_shows_meanings(tmp_path: Path) -> None:
     assert output.returncode == 0
     assert "Rows per optimiser step" in output.stdout
     assert "Communication rounds" in output.stdout
+    assert '"by_owner", "client_best", "round_best" or "last"' in output.stdout
+    assert "number, above 0, at most 1" in output.stdout

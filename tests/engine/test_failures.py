@@ -64,7 +64,7 @@ class FailingLoss:
 
 def run_failing(loss: FailingLoss, a_task: Task, trainer: str, algorithm: str = "fedavg", **settings: Any) -> None:
     def begin(progress: playerfl.Progress) -> None:
-        loss.begun = progress.round == 1
+        loss.begun = progress.round >= 1
 
     settings = {**QUICK, "trainer": trainer, "data.accept_small_sites": True, **settings}
     playerfl.run(a_task, algorithm, rounds=3, settings=settings, listener=begin)
@@ -88,6 +88,17 @@ def test_a_failing_loss_is_blamed_on_the_site_whose_rows_it_was_given(
         run_failing(loss, a_task, trainer, **settings)
     assert sentence_of(failure.value) == (
         f"site 'site-1' failed while {doing} of fedavg: ZeroDivisionError: division by zero"
+    )
+
+
+@TRAINERS
+def test_a_failing_loss_is_blamed_on_the_unseen_site_that_joins(trainer: str) -> None:
+    loss = FailingLoss()
+    a_task = own_task(MarkedModel, marked("site-1"), loss=loss)
+    with pytest.raises(ZeroDivisionError) as failure:
+        run_failing(loss, a_task, trainer, unseen=["site-1"])
+    assert sentence_of(failure.value) == (
+        "site 'site-1' failed while tuning the model of round 3 of fedavg: ZeroDivisionError: division by zero"
     )
 
 
@@ -188,6 +199,7 @@ def test_the_command_prints_a_sentence_and_the_frames_of_the_users_file(trainer:
     frames = [line.split(", in ")[1] for line in traceback if line.startswith("  File ")]
     assert frames == ["loss", "weight_of"]
     assert all("mine.py" in line for line in traceback if line.startswith("  File "))
+    assert traceback[-1] == "ZeroDivisionError: integer division or modulo by zero"
 
 
 DIVERGING_TASK = """
@@ -227,6 +239,8 @@ def test_a_study_records_where_a_run_failed_and_runs_the_rest_of_its_stack_again
     assert failed["reason"] == (
         "site 'site-0' failed while training in round 1 of fedavg: FloatingPointError: the model diverged"
     )
+    frames = [line.strip() for line in failed["traceback"] if line.startswith("  File ")]
+    assert frames == [f'File "{tmp_path / "mine.py"}", line 9, in loss']
     playerfl.study({**study, "learning_rates": [0.01, 0.02]}, out=tmp_path / "without", backend="serial", quiet=True)
     runs = {file.name: file.read_bytes() for file in (tmp_path / "without" / "cells").iterdir()}
     assert runs == {file.name: file.read_bytes() for file in (with_failures / "cells").iterdir()}

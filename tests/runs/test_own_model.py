@@ -144,7 +144,10 @@ def test_settings_may_be_for_one_algorithm(place: Path) -> None:
     [
         ("-a local --set player_fl.threshold=3", "which is not run here; add -a player_fl"),
         ("-a local -a player_fl --set algorithm.threshold=3", "name one of them, as in --set player_fl.threshold=…"),
-        ("-a local --set local.threshold=3", "unknown key 'threshold'; allowed: server_beta2, "),
+        (
+            "-a local --set local.threshold=3",
+            "unknown key 'threshold' in the settings of local; allowed: server_beta2, ",
+        ),
         ("--set algorithm=fedavg --set player_fl.threshold=3", "which is not run here"),
     ],
 )

@@ -65,8 +65,8 @@ def test_other_shares_are_refused_in_one_sentence(shares: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Experiment.resolve({"task": "digits", "data": {"shares": shares}})
     assert str(caught.value) == (
-        f"shares = {shares!r} in [data of task digits] is not allowed: give three numbers above 0 that add up to 1, "
-        "for training, validation and test, like [0.7, 0.2, 0.1]"
+        f"shares = {shares!r} in the data settings of task digits is not allowed: give three numbers above 0 that add "
+        "up to 1, for training, validation and test, like [0.7, 0.2, 0.1]"
     )
 
 

@@ -122,7 +122,7 @@ def test_a_failed_run_spoils_no_other_and_is_tried_again_on_demand(tmp_path: Pat
     found = run(tmp_path / "o", **changes)
     (failure,) = found.failures
     assert failure.seed == 3
-    assert failure.reason.endswith("cannot be built: RuntimeError: this seed is unlucky")
+    assert failure.reason.endswith("cannot be built: RuntimeError: this seed is unlucky (own.py, line 13)")
     assert [r.experiment["seed"] for r in found.results] == [1, 2]
     kept = json.loads(next((tmp_path / "o" / "failed").iterdir()).read_text())
     assert kept["experiment"]["seed"] == 3

@@ -110,7 +110,7 @@ def test_a_task_in_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "sentence"),
     [
         ("tsk", "mytask.py has no 'tsk'; did you mean 'task'? it has fails, hospital, make, needs, nothing, task"),
-        ("", "mytask.py has no ''"),
+        ("", "mytask.py: lacks a name; write it after the colon"),
         ("number", "mytask.py:number is of type int; it must be a playerfl.Task"),
         ("nn", "mytask.py:nn is of type module"),
         ("nothing", "mytask.py:nothing is of type NoneType"),

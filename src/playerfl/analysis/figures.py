@@ -151,7 +151,7 @@ def sweep_figure(sweep: Sweep) -> tuple[Figure, list[Axes]]:
                         label="recommended cut" if cut == min(marks) else None)  # fmt: skip
     names = ["none", *sweep.layers]
     axes[0].set_xticks(cuts, [f"{cut}\n{names[cut]}" for cut in cuts], fontsize=9)
-    axes[0].set_xlabel("federated layers (up to and including)")
+    axes[0].set_xlabel("shared layers (up to and including)")
     axes[0].set_ylabel("macro-F1, mean over sites" if sweep.metric == "f1" else "minus loss, mean over sites")
     axes[0].set_title(f"{sweep.task}: every cut, {sweep.rounds} rounds, {len(sweep.seeds)} seeds", fontsize=11)
     axes[0].legend(frameon=False, fontsize=9)

@@ -30,8 +30,8 @@ RECOMMENDED = "recommended (sensitivity)"
 LAST_ONLY = "last layer private"
 CKA_DROP = "largest CKA drop"
 DIVERGENCE = "weight divergence"
-EVERYTHING = "federate everything"
-NOTHING = "federate nothing"
+EVERYTHING = "share everything"
+NOTHING = "share nothing"
 RANDOM = "random cut"
 _SPLITS = ("validation", "test")
 

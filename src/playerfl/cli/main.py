@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import json
+import os
+import re
 import sys
-from typing import Annotated
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -57,6 +62,10 @@ app.command(epilog=MULTIVERSE_EXAMPLES)(multiverse)
 app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 
 
+_INTERRUPTED = 130
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 def main() -> None:
     """Runs a command; bad input is reported in one sentence, without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -64,24 +73,45 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except PlayerflError as problem:
         _fail(sentence_of(problem))
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr, flush=True)
-        sys.exit(130)
+        _end_interrupted()
     except BrokenPipeError:
+        _drop_output()
         sys.exit(141)
     except Exception as problem:
         if traceback := users_traceback(problem):
             print(f"playerfl: {sentence_of(problem)}\n{traceback}", end="", file=sys.stderr, flush=True)
             sys.exit(1)
+        if isinstance(problem, OSError) and problem.filename is None and problem.errno in _NO_SPACE:
+            _drop_output()
+            from playerfl.storage.atomic_files import RERUN_HINT, storage_error
+
+            _fail(str(storage_error(Path("stdout"), problem, RERUN_HINT)))
         if not hasattr(problem, "format_message"):
             raise
-        if not problem.format_message():
+        if not (message := problem.format_message()):
             sys.exit(2)  # the help was shown instead
-        _fail(problem.format_message())
+        # Some versions of typer repeat the suggestion of click.
+        _fail(re.sub(r"(Did you mean .*?\?)\)? \(?Did you mean .*", r"\1", message))
     else:
+        if code == _INTERRUPTED:
+            # Some versions of typer turn Ctrl-C into this code, in silence.
+            _end_interrupted()
         sys.exit(code or 0)
+
+
+def _end_interrupted() -> NoReturn:
+    print("interrupted", file=sys.stderr, flush=True)
+    sys.exit(_INTERRUPTED)
+
+
+def _drop_output() -> None:
+    """What is left in the buffer of stdout cannot be written, and Python would complain about that when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str) -> None:

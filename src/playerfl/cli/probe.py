@@ -1,4 +1,4 @@
-"""`playerfl probe`: which layers of a model to federate, and how certain that is."""
+"""`playerfl probe`: which layers of a model to share, and how certain that is."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def probe(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one epoch at every site and recommend which layers to federate, with the evidence.
+    """Measure one epoch at every site and recommend which layers to share, with the evidence.
 
     TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; or any task that
     `playerfl run` accepts; or the directory of a finished run or an earlier --out, whose scores are reused, not

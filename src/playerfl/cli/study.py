@@ -114,7 +114,7 @@ def _show(plan: Study, result: StudyResult, other_runs: int, *, as_json: bool) -
     for failure in result.failures:
         say(f"failed: {failure}")
     if any(failure.key for failure in result.failures):
-        say(f"try them again with  playerfl study {result.path} --retry-failed")
+        say(f"tracebacks: {result.path / 'failed'}; try them again with  playerfl study {result.path} --retry-failed")
     if other_runs:
         say(f"finished runs with other settings, which are kept: {other_runs}")
     say(f"results: {result.path}")

@@ -59,7 +59,7 @@ async def handle(
         scores.extend(await _score(client, stage, round_, evaluation, request))
         confusions.update({(stage, round_, split): matrix for split, matrix in client.confusions.items()})
 
-    failing = partial(_failing, algorithm, client)
+    failing = partial(failing_at, algorithm, client)
     for verb in request.verbs:
         if verb == "evaluate":
             with failing(f"evaluating the model of round {download.round}"):
@@ -109,7 +109,7 @@ def scored(request: Request, evaluation: EvaluationPlan, *, finishes: bool) -> f
 
 
 @contextmanager
-def _failing(algorithm: Algorithm, client: Client, doing: str) -> Iterator[None]:
+def failing_at(algorithm: Algorithm, client: Client, doing: str) -> Iterator[None]:
     """Adds a note to an exception: what the site was doing."""
     try:
         yield

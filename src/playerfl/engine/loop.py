@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -19,21 +20,27 @@ from playerfl.learning.confusion import Matrix
 from playerfl.seeding import generator_for
 
 Verbs = Mapping[SiteId, tuple[Verb, ...]]
-SiteScores = dict[SiteId, tuple[Score, ...]]
-Confusions = dict[ConfusionKey, Matrix]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What is recorded of one exchange with the sites, apart from their uploads."""
+
+    scores: dict[SiteId, tuple[Score, ...]]
+    traffic: list[Traffic] = field(default_factory=list)
+    confusions: dict[ConfusionKey, Matrix] = field(default_factory=dict)
+    """Those of the sites in this process; others do not send them."""
+
+    def followed_by(self, later: Measurements) -> Measurements:
+        """Both, of the same sites, as if they were of one exchange."""
+        scores = {site: of_site + later.scores[site] for site, of_site in self.scores.items()}
+        return Measurements(scores, self.traffic + later.traffic, self.confusions | later.confusions)
 
 
 class Observer(Protocol):
     """Records a run at the points from which it could be resumed."""
 
-    def exchanged(
-        self,
-        scores: Mapping[SiteId, tuple[Score, ...]],
-        traffic: list[Traffic],
-        confusions: Mapping[ConfusionKey, Matrix],
-        *,
-        done: bool,
-    ) -> None:
+    def exchanged(self, measurements: Measurements, *, done: bool) -> None:
         """Called after each exchange, when the server and all sites are in step."""
         ...
 
@@ -57,19 +64,17 @@ async def run_rounds(
 
     # Prepare.
     if not server.prepared:
-        scores: SiteScores = dict.fromkeys(sites, ())
-        traffic: list[Traffic] = []
-        confusions: Confusions = {}
+        measurements = Measurements(dict.fromkeys(sites, ()))
         with _failing(algorithm, "preparing for round 1"):
             algorithm.server_start(server)
         if algorithm.prepares:
             preparing: Verbs = dict.fromkeys(sites, ("prepare",))
-            uploads, scores, traffic, confusions = await _exchange(algorithm, server, transport, preparing, evaluation)
+            uploads, measurements = await _exchange(algorithm, server, transport, preparing, evaluation)
             with _failing(algorithm, "preparing for round 1"):
                 algorithm.server_prepare(server, uploads)
             del uploads
         server.prepared = True
-        observer.exchanged(scores, traffic, confusions, done=False)
+        observer.exchanged(measurements, done=False)
 
     while server.round < rounds and not _stops_early(server, evaluation):
         # Choose participants. A site that sits this round out is still evaluated.
@@ -78,7 +83,7 @@ async def run_rounds(
         verbs: Verbs = {site: (*before, "fit") if site in fitting else before for site in sites}
 
         # Send and receive.
-        uploads, scores, traffic, confusions = await _exchange(algorithm, server, transport, verbs, evaluation)
+        uploads, measurements = await _exchange(algorithm, server, transport, verbs, evaluation)
 
         # Merge. The uploads are freed here, not after the next round's training.
         with _failing(algorithm, f"merging round {server.round + 1}"):
@@ -94,31 +99,28 @@ async def run_rounds(
             server.common_rounds.append(server.round)
 
         # Record.
-        observer.exchanged(scores, traffic, confusions, done=False)
+        observer.exchanged(measurements, done=False)
 
     # Finish. A site that was absent in every round has nothing to finish.
     finish: Verbs = {site: ("finish",) if site in server.initialised else () for site in sites}
     if evaluate and evaluation.one_round_for_all(common=bool(server.common_rounds)):
         # Which round was best over all sites is known only once the last one has been scored.
         last: Verbs = dict.fromkeys(sites, evaluate)
-        _, last_scores, last_traffic, last_confusions = await _exchange(algorithm, server, transport, last, evaluation)
-        _, scores, traffic, confusions = await _exchange(algorithm, server, transport, finish, evaluation)
-        scores = {site: last_scores[site] + scores[site] for site in sites}
-        traffic = last_traffic + traffic
-        confusions = last_confusions | confusions
+        _, of_the_last_merge = await _exchange(algorithm, server, transport, last, evaluation)
+        _, of_finishing = await _exchange(algorithm, server, transport, finish, evaluation)
+        measurements = of_the_last_merge.followed_by(of_finishing)
     else:
         verbs = {site: evaluate + finish[site] for site in sites}
-        _, scores, traffic, confusions = await _exchange(algorithm, server, transport, verbs, evaluation)
-    observer.exchanged(scores, traffic, confusions, done=True)
+        _, measurements = await _exchange(algorithm, server, transport, verbs, evaluation)
+    observer.exchanged(measurements, done=True)
 
 
 async def _exchange(
     algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs, evaluation: EvaluationPlan
-) -> tuple[dict[SiteId, Upload], SiteScores, list[Traffic], Confusions]:
+) -> tuple[dict[SiteId, Upload], Measurements]:
     """Sends one message to each site that has something to do, and collects the replies in the order of their names.
 
-    Returns the uploads of the sites that prepared or fitted, the scores of all sites, the traffic, and the confusion
-    matrices of the sites in this process.
+    Returns the uploads of the sites that prepared or fitted, and the measurements, with the scores of all sites.
     """
     common = server.round in server.common_rounds
     requests = {
@@ -132,12 +134,12 @@ async def _exchange(
     uploads = {site: reply.upload for site, reply in replies.items() if {"prepare", "fit"} & set(verbs[site])}
     scores = {site: replies[site].scores if site in replies else () for site in server.sites}
     traffic = [traffic_of(site, requests[site], reply) for site, reply in replies.items()]
-    confusions: Confusions = {
+    confusions: dict[ConfusionKey, Matrix] = {
         (stage, round_, site, split): matrix
         for site, reply in replies.items()
         for (stage, round_, split), matrix in reply.confusions.items()
     }
-    return uploads, scores, traffic, confusions
+    return uploads, Measurements(scores, traffic, confusions)
 
 
 def _download(algorithm: Algorithm, server: Server, site: SiteId, verbs: tuple[Verb, ...]) -> Download:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from playerfl.data.download.directory import data_directory
 from playerfl.errors import ConfigError
@@ -98,17 +99,36 @@ def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Call
     names = sorted({name for experiment in experiments for name in experiment_sites(experiment)})
     sites = home / ".flower-sites"
     results: list[Result] = []
+    ended = threading.Event()
 
     def serve(grid: Grid) -> None:
         numbers = iter(range(len(experiments)))
-        results.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
+        until_the_end = cast(Grid, _GridUntil(grid, ended))
+        results.append(work(lambda run: Simulated(run, until_the_end, sites, f"run-{next(numbers)}")))
 
     try:
         # All runs of a comparison have the same model.
         _on_ray(names, sites, Policy.trusting(experiments[0].model), serve)
     finally:
+        ended.set()
         shutil.rmtree(sites, ignore_errors=True)
     return results[0]
+
+
+@dataclass
+class _GridUntil:
+    """Flower's grid until the simulation has ended.
+
+    Ctrl-C ends it in the main thread only; the server's thread would go on waiting for sites that are gone, for a day.
+    """
+
+    grid: Grid
+    ended: threading.Event
+
+    def __getattr__(self, name: str) -> Any:
+        if self.ended.is_set():
+            raise RuntimeError("the simulation has ended")
+        return getattr(self.grid, name)
 
 
 def _on_ray(names: Sequence[SiteId], sites: Path, policy: Policy, serve: Callable[[Grid], None]) -> None:

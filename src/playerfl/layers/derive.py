@@ -93,7 +93,7 @@ def derive_layers(model: nn.Module, example: object = None, granularity: Granula
     """
     reject_lazy(model)
     if next(model.parameters(), None) is None:
-        raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to federate")
+        raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to share")
     derived = _found(model, example, granularity)
     if not is_adapted(model):
         return derived

@@ -39,7 +39,7 @@ def recommend(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Recommendation:
-    """Which layers to federate, from the sites' scores by batch, and the evidence for it.
+    """Which layers to share, from the sites' scores by batch, and the evidence for it.
 
     `profiles`: every site's `Profile` by site name (`probe.profile()`, or a run's stored ones); a list of those, one
     per seed; or a single profile. With the `model` the recommendation says what the cut amounts to in parameters and

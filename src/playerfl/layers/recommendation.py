@@ -134,7 +134,7 @@ class Recommendation:
     def __str__(self) -> str:
         total = len(self.cut.layers)
         lines = [
-            f"federate {self.cut.index} of {total} layers: {some(self.cut.federated, 8) or 'none'}",
+            f"share {self.cut.index} of {total} layers: {some(self.cut.federated, 8) or 'none'}",
             f"keep private: {some(self.cut.personal, 8) or 'none'}",
             f"verdict: {self.verdict}; {self.cut.reason}",
             *(f"doubt: {doubt}" for doubt in self.doubts),

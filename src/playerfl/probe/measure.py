@@ -13,7 +13,7 @@ from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.data.examples import SiteData, map_tensors
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import InProcess
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, described
 from playerfl.federation.messages import Request
 from playerfl.layers.derive import call_model
 from playerfl.layers.gradients import preserve_state
@@ -108,8 +108,7 @@ def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Ma
             try:
                 value = loss(output, targets.cpu())
             except Exception as problem:
-                reason = " ".join(str(problem).split())
-                raise ConfigError(f"the loss failed at {site}: {type(problem).__name__}: {reason}") from problem
+                raise ConfigError(f"the loss failed at {site}: {described(problem)}") from problem
         if not isinstance(value, Tensor):
             raise ConfigError(
                 f"the loss returned {type(value).__name__}; it must return a tensor, one value per example or a mean"

@@ -109,6 +109,8 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         directory = cls(path)
+        if path.is_file():
+            raise RunDirectoryError(f"{path} is a file; give the directory of a run")
         if not path.is_dir():
             raise RunDirectoryError(f"there is no run in {path}; start one with --out {path}")
         if not (path / "experiment.toml").is_file():

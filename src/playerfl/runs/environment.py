@@ -10,6 +10,8 @@ from pathlib import Path
 from playerfl.runs.files import EnvironmentFile
 from playerfl.version import __version__
 
+_SOURCE = Path(__file__).resolve().parents[3]
+
 
 def environment(device: str, threads: int) -> EnvironmentFile:
     """The versions that decide the bits of a result."""
@@ -31,18 +33,15 @@ def environment(device: str, threads: int) -> EnvironmentFile:
 
 
 @cache
-def git_commit() -> str | None:
-    source = Path(__file__).resolve().parents[3]
+def git_commit(source: Path = _SOURCE) -> str | None:
+    """The commit of a source tree, with "-dirty" if files were changed since; None outside one."""
     if not (source / ".git").exists():
         return None
+    # Not `git describe --dirty`: it rewrites the index, and leaves a lock behind if it is killed or the disk is full.
+    command = ["git", "--no-optional-locks", "-C", str(source), "status", "--porcelain=v2", "--branch", "-uno"]
     try:
-        output = subprocess.run(
-            ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return output.stdout.strip()
+    commit, *others = output.stdout.removeprefix("# branch.oid ").splitlines()
+    return f"{commit}-dirty" if any(not line.startswith("#") for line in others) else commit

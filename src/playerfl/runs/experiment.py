@@ -68,7 +68,8 @@ class TrainingOptions(AddedOptions):
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser keeps its state between rounds or starts afresh in each."""
     schedule: ScheduleKind = "constant"
-    """How the learning rate falls: not at all, by a factor per epoch, or along a cosine that ends near 0."""
+    """How the learning rate falls: not at all (constant), by a factor per epoch (exponential), or along a cosine that
+    ends near 0 (cosine)."""
     schedule_factor: float | None = Field(None, gt=0, le=1)
     """Per epoch, only with schedule = "exponential"; default: 0.9."""
 
@@ -111,7 +112,8 @@ class MergeOptions(BaseModel):
     model_config = _STRICT
 
     rule: MergeRule = "mean"
-    """The weighted mean, the median of every number, or its mean without the smallest and largest values."""
+    """The weighted mean (mean), the median of every number (median), or its mean without the smallest and largest
+    values (trimmed_mean)."""
     trim: float = Field(0.1, ge=0, lt=0.5)
     """For trimmed_mean: the share of sites left out at each end."""
     clip_norm: float = Field(0.0, ge=0, allow_inf_nan=False)
@@ -159,8 +161,8 @@ class Experiment(AddedOptions):
     """Whether models are scored after the merge, as the sites receive them (post_agg), or after the sites have trained
     them, before the merge (post_local)."""
     selection: Selection = "by_owner"
-    """Which round's model is reported, always by validation loss: one round for all sites if they share one model,
-    otherwise each site's own (by_owner); each site's own; one round for all; or the last."""
+    """Which round's model is reported. By validation loss: one round for all sites if they share one model, otherwise
+    each site's own (by_owner); always each site's own (client_best); always one for all (round_best). Or the last."""
     early_stopping: int | None = Field(None, ge=1)
     """Stops once the validation loss over all sites has not fallen for this many rounds; default: never."""
     participation: float = Field(1.0, gt=0, le=1)
@@ -183,8 +185,8 @@ class Experiment(AddedOptions):
     threads: int = Field(1, ge=1)
     """Threads per tensor operation. A different number may change the last bits of the result."""
     trainer: Literal["auto", "loop", "stacked"] = "auto"
-    """Trains sites one by one, or many per tensor operation if the model allows it. The last bits differ; "auto"
-    stacks small fully connected models."""
+    """Trains sites one by one (loop), or many per tensor operation if the model allows it (stacked). The last bits
+    differ; auto stacks small fully connected models."""
     confusions: Literal["auto", "always", "never"] = "auto"
     """Whether the results hold a confusion matrix per site, round and split; "auto" records those of models with at
     most 100 classes."""
@@ -276,7 +278,7 @@ class Experiment(AddedOptions):
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as problem:
             raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
-        return validated(cls, table, "experiment")
+        return validated(cls, table, "the experiment")
 
     @property
     def task_file_name(self) -> str:
@@ -302,7 +304,7 @@ class Experiment(AddedOptions):
 
     def data_options(self, task: Task) -> DataOptions:
         """The options with which this run's data are loaded: with the run's own split, if `data.split` says so."""
-        return validated(task.options, self.data, "data").for_run(self.seed)
+        return validated(task.options, self.data, "the data settings").for_run(self.seed)
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -350,7 +352,9 @@ def resolved_algorithm(given: Any) -> dict[str, Any]:
         raise ConfigError(f"algorithm must be a table with a name, not {given!r}")
     name = table.get("name", "player_fl")
     kind: Any = find_algorithm(name)
-    options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
+    options = validated(
+        _algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"the settings of {name}"
+    )
     made: Algorithm = kind(**options.model_dump())
     made.server_steps()
     unset = {f.name for f in dataclasses.fields(made) if "added" in f.metadata and getattr(made, f.name) == f.default}
@@ -366,7 +370,7 @@ def _algorithm_schema(kind: Any) -> type[BaseModel]:
 def _resolved_data(task: Task, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"data must be a table, not {given!r}")
-    return validated(task.options, given, f"data of task {task.name}").model_dump()
+    return validated(task.options, given, f"the data settings of task {task.name}").model_dump()
 
 
 def _without_none(tree: Any) -> Any:

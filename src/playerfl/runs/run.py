@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from playerfl.algorithms import Algorithm
-from playerfl.engine.loop import run_rounds
+from playerfl.engine.handle import failing_at
+from playerfl.engine.loop import Measurements, run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.errors import ConfigError, RunDirectoryError, one_of
 from playerfl.federation.client import Client, Snapshot
@@ -245,8 +246,9 @@ class Run:
             download = self.algorithm.server_join(self.server, name)
             client.begin(self.experiment.seed, self.server.round)
             client.optimizers.clear()
-            await self.algorithm.client_join(client, download, self.experiment.unseen_epochs)
-            by_split = await client.evaluate()
+            with failing_at(self.algorithm, client, f"tuning the model of round {self.server.round}"):
+                await self.algorithm.client_join(client, download, self.experiment.unseen_epochs)
+                by_split = await client.evaluate()
             client.kept = Snapshot(self.server.round, by_split["validation"]["loss"], client.weights())
             client.end()
             scores[name] = tuple(
@@ -256,28 +258,22 @@ class Run:
             )
             traffic.append(Traffic(self.server.round, name, "join", download.num_bytes, 0))
         if scores:
-            self.exchanged(scores, traffic, {}, done=True)
+            self.exchanged(Measurements(scores, traffic), done=True)
 
-    def exchanged(
-        self,
-        scores: Mapping[SiteId, tuple[Score, ...]],
-        traffic: list[Traffic],
-        confusions: Mapping[ConfusionKey, Matrix],
-        *,
-        done: bool,
-    ) -> None:
+    def exchanged(self, measurements: Measurements, *, done: bool) -> None:
         """Records an exchange."""
+        scores = measurements.scores
         now = time.perf_counter()
         self._seconds += now - self._clock
         self._clock = now
         self._done = done
         new_scores = score_rows(scores)
-        new_traffic: list[Row] = list(traffic)
+        new_traffic: list[Row] = list(measurements.traffic)
         self.score_rows += new_scores
         self.traffic_rows += new_traffic
-        self._confusions.add(confusions)
+        self._confusions.add(measurements.confusions)
         if self.record:
-            self.record.exchanged(new_scores, new_traffic, confusions, self._state)
+            self.record.exchanged(new_scores, new_traffic, measurements.confusions, self._state)
         if self.listener:
             self._tell(
                 Progress(

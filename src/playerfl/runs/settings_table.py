@@ -13,6 +13,22 @@ from playerfl.errors import ConfigError, one_of
 
 # The settings of a folder that list columns, values or sites; a data check suggests them one by one.
 _LISTED = {f"data.{name}" for name in ("category_columns", "drop_columns", "missing_codes", "recode", "skip_sites")}
+_REASONS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "above {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+    "literal_error": "{expected}",
+    "finite_number": "a finite number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "a text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a table"),
+}
+"""What a value must be, by pydantic's type of error; others keep pydantic's own words."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -98,15 +114,18 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
     """The first mistake in one sentence."""
     error = problem.errors()[0]
     path = [str(part) for part in error["loc"]]
-    place = f" in [{where}]" if where else ""
+    place = f" in {where}" if where else ""
     if error["type"] == "extra_forbidden":
         holder: Any = schema
         for part in path[:-1]:
             holder = holder.model_fields[part].annotation
-        return one_of(path[-1], holder.model_fields, "key") + place
+        unknown = f"unknown key {path[-1]!r}"
+        return one_of(path[-1], holder.model_fields, "key").replace(unknown, unknown + place, 1)
     if error["type"] == "missing":
         return f"{'.'.join(path)} is missing{place}"
-    reason = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ")
+    reason = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ").replace("input", "it")
+    if error["type"] in _REASONS:
+        reason = f"it must be {_REASONS[error['type']].format_map(error.get('ctx', {}))}"
     if error["type"] == "value_error" and not path:
         return reason + place
-    return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {reason.replace('input', 'it')}"
+    return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {reason}"

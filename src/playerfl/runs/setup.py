@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from playerfl.data.checks import check_sites, check_targets
 from playerfl.data.examples import SiteData, tensors_in
 from playerfl.data.sites import describe
-from playerfl.errors import ConfigError, DataError, PlayerflError, one_of
+from playerfl.errors import ConfigError, DataError, PlayerflError, described, one_of, users_line
 from playerfl.federation.messages import SiteId
 from playerfl.layers.adapters import without_adapters
 from playerfl.layers.derive import arguments_mismatch, call_model
@@ -263,10 +263,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     except PlayerflError:
         raise
     except Exception as problem:  # a user's model may raise anything
-        message = " ".join(str(problem).split())
-        raise ConfigError(
-            f"the model of task {task.name!r} cannot be built: {type(problem).__name__}: {message}"
-        ) from problem
+        raise ConfigError(f"the model of task {task.name!r} cannot be built: {described(problem)}") from problem
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
     model = unwrapped(model)
@@ -324,4 +321,4 @@ def input_error(whose: str, model: nn.Module, inputs: Any, problem: Exception) -
     shapes = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors_in(inputs))
     forms = {dict: "a mapping of tensors, ", tuple: "a tuple of tensors, "}
     form = next((words for kind, words in forms.items() if isinstance(inputs, kind)), "one tensor, ")
-    return DataError(f"the model cannot read {whose} ({form}{shapes}): {reason}{hint}")
+    return DataError(f"the model cannot read {whose} ({form}{shapes}): {reason}{users_line(problem)}{hint}")

@@ -164,6 +164,8 @@ def _import(place: str) -> ModuleType:
 
 def _attribute(name: str, module: ModuleType, place: str) -> Any:
     named = getattr(module, name, None)
+    if not name:
+        raise ConfigError(f"{place}: lacks a name; write it after the colon, as in mytask.py:task")
     if named is None:
         public = [key for key, value in vars(module).items() if key[0] != "_" and _may_be_meant(value, module)]
         close = get_close_matches(name, public, n=1, cutoff=0.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import pytest
 
 import playerfl
 from flower.accidents import StoppedError
+from flower.institutions import wait_until
 from playerfl.errors import ConfigError
 from playerfl.flower import simulation
 from playerfl.runs.run import Progress
@@ -41,6 +43,22 @@ def test_the_simulation_resumes_a_run_of_one_process_and_ends_with_the_same_file
     for name in TABLES:
         assert (tmp_path / "half" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert not (tmp_path / "half" / ".flower-sites").exists()
+
+
+@needs_ray
+@pytest.mark.long
+def test_an_interrupt_ends_the_simulation_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    home = tmp_path / "run"
+    command = [sys.executable, *RUN, "synthetic", "-a", "local", "--rounds", "1000", "--out", str(home)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until((home / "checkpoint.safetensors").exists, 120, "the first exchange")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "continue with  playerfl run --resume" in errors
 
 
 def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

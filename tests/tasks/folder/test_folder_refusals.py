@@ -124,7 +124,7 @@ def test_a_target_without_two_values_or_with_too_many(folder: Path) -> None:
 def test_an_error_reaches_the_command_line_as_one_sentence(folder: Path) -> None:
     set_cell(folder, "age", "old")
     assert "south.csv, column 'age', row 3" in refused(command("run", "hospitals", cwd=folder.parent))
-    assert "unknown key 'targt'; did you mean 'target'?" in refused(
+    assert "unknown key 'targt' in the data settings of task hospitals; did you mean 'target'?" in refused(
         command("run", "hospitals", "--set", "data.targt=age", cwd=folder.parent)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.runs.experiment import Experiment, MergeOptions, TrainingOptions
@@ -24,6 +24,8 @@ class CatalogueRow(TypedDict):
     """Option names and their defaults."""
     meanings: dict[str, str]
     """The meaning of each option."""
+    allowed: NotRequired[dict[str, str]]
+    """The type of each setting, and its limits or allowed values."""
 
 
 def algorithms() -> list[CatalogueRow]:
@@ -61,6 +63,7 @@ def settings() -> list[CatalogueRow]:
             "about": about,
             "options": {setting.name: setting.default for setting in known},
             "meanings": {setting.name: setting.meaning for setting in known},
+            "allowed": {setting.name: ", ".join(filter(None, (setting.kind, setting.allowed))) for setting in known},
         }
         for title, about, known in (
             ("experiment", "the whole run", settings_of(Experiment, leave_out=TABLES)),

@@ -27,7 +27,7 @@ def print_cut(result: RunResult) -> None:
         return
     parameters = {layer["name"]: layer["parameters"] for layer in result.layers["layers"]}
     console = wide_console()
-    title = f"Which layers to federate ({escape(result.algorithm)})"
+    title = f"Which layers to share ({escape(result.algorithm)})"
     console.print(cut_table(cut, title=title, parameters=parameters))
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
     if sends_private_layers(result):
@@ -205,13 +205,14 @@ def print_catalogue(what: str, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print_settings(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Every setting with its default and its meaning."""
+    """Every setting with its default, its meaning and what it may be."""
     console = wide_console()
     for entry in entries:
         table = Table(title=f"{entry['name']}: {entry['about']}", title_justify="left")
         table.add_column("setting (--set …)", no_wrap=True)
         table.add_column("meaning")
         for name, value in entry["options"].items():
-            table.add_row(escape(f"{name} = {json.dumps(value)}"), escape(entry["meanings"][name]))
+            meaning = f"{escape(entry['meanings'][name])}\n[dim]{escape(entry['allowed'][name])}[/dim]"
+            table.add_row(escape(f"{name} = {json.dumps(value)}"), meaning)
         console.print(table)
     console.print("`playerfl list algorithms` and `playerfl list tasks` have the settings under algorithm. and data.")

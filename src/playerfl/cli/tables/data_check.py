@@ -62,7 +62,7 @@ def summary(check: DataCheck) -> str:
     'nothing to stop training, 0 warnings'
     """
     stops, warnings = len(check.having("stop")), len(check.having("warning"))
-    stopping = f"{stops} to fix before training" if stops else "nothing to stop training"
+    stopping = f"{counted(stops, 'problem')} to fix before training" if stops else "nothing to stop training"
     return f"{stopping}, {counted(warnings, 'warning')}"
 
 

@@ -142,7 +142,7 @@ def print_recommendation(
 ) -> None:
     """The cut, the verdict with every doubt, the evidence, what the cut shares, and what a sweep costs or found."""
     console = wide_console()
-    console.print(cut_table(recommendation.cut, title="Which layers to federate"))
+    console.print(cut_table(recommendation.cut, title="Which layers to share"))
     colour = _VERDICTS[recommendation.verdict]
     here, total = recommendation.cut.index, len(recommendation.cut.layers)
     share = (
@@ -153,7 +153,7 @@ def print_recommendation(
         else "the only layer"
     )
     console.print(
-        f"[bold]Federate {share}[/bold]: {escape(recommendation.cut.reason)}.\n"
+        f"[bold]Share {share}[/bold]: {escape(recommendation.cut.reason)}.\n"
         f"Verdict: [bold {colour}]{recommendation.verdict}[/bold {colour}]."
     )
     for doubt in recommendation.doubts:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playerfl.engine.loop import run_rounds
+from playerfl.engine.loop import Measurements, run_rounds
 from playerfl.engine.scheduler import drive
-from playerfl.engine.transport import Traffic
 from playerfl.errors import ConfigError, StorageError
-from playerfl.federation.messages import ConfusionKey, Score, SiteId
+from playerfl.federation.messages import Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.checks import JobChecks
@@ -24,7 +23,6 @@ from playerfl.flower.server.messenger import Grid, Missing, StoppedJobError
 from playerfl.flower.server.patience import limit_waiting, piece_seconds
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport, Participation
-from playerfl.learning.confusion import Matrix
 from playerfl.runs.api import limited_threads
 from playerfl.storage.atomic_files import storage_advice
 from playerfl.tasks.task import Task
@@ -145,24 +143,16 @@ class _Recorder:
         """Shows which sites the job waits for."""
         self.files.write_status(self.under_way, self.state, missing=missing)
 
-    def exchanged(
-        self,
-        scores: Mapping[SiteId, tuple[Score, ...]],
-        traffic: list[Traffic],
-        confusions: Mapping[ConfusionKey, Matrix],
-        *,
-        done: bool,
-    ) -> None:
-        """There are no `confusions`: sites do not send them."""
+    def exchanged(self, measurements: Measurements, *, done: bool) -> None:
         now = self.clock()
         self.state.seconds += now - self.counted_until
         self.counted_until = now
         self.state.done = done
         self.files.add_participation(self.take_participation(), self.state)
-        self.files.exchanged(scores, traffic, self.state)
+        self.files.exchanged(measurements.scores, measurements.traffic, self.state)
         self.under_way = UNDER_WAY[1]
         self.files.write_status(self.under_way, self.state)
-        self.say(self._progress(scores))
+        self.say(self._progress(measurements.scores))
 
     def _progress(self, scores: Mapping[SiteId, tuple[Score, ...]]) -> str:
         assert self.state.server is not None

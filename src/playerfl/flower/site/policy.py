@@ -147,8 +147,8 @@ class Policy(BaseModel):
 
         >>> Policy.of({"aproval": "automatic"})
         Traceback (most recent call last):
-        playerfl.errors.ConfigError: unknown key 'aproval'; did you mean 'approval'? allowed: approval, budget, \
-coordinators, jobs, layers, model, privacy, sharing, task, units in [site.toml]
+        playerfl.errors.ConfigError: unknown key 'aproval' in site.toml; did you mean 'approval'? allowed: \
+approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, units
         """
         return validated(cls, table, where)
 

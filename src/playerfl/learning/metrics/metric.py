@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from playerfl.errors import ConfigError, one_of
+from playerfl.errors import ConfigError, described, one_of
 
 Function = Callable[[Tensor, Tensor], float]
 Direction = Literal["higher", "lower"]
@@ -111,11 +111,9 @@ class Metric:
         try:
             value = self.function(predicted, targets)
         except Exception as problem:  # a user's function may raise anything
-            message = " ".join(str(problem).split())
             raise ConfigError(
-                f"metric {name!r} failed: {type(problem).__name__}{': ' if message else ''}{message}; it is given "
-                f"{_GIVEN[self.needs]}, shape {tuple(predicted.shape)}, and the targets; its declaration (needs = …) "
-                "can ask for something else"
+                f"metric {name!r} failed: {described(problem)}; it is given {_GIVEN[self.needs]}, shape "
+                f"{tuple(predicted.shape)}, and the targets; its declaration (needs = …) can ask for something else"
             ) from problem
         try:
             return float(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 from playerfl.data.download.directory import use_data_directory
 from playerfl.data.examples import TensorExamples
 from playerfl.engine.scheduler import drive, gather
-from playerfl.errors import StorageError, sentence_of
+from playerfl.errors import StorageError, sentence_of, users_traceback
 from playerfl.learning.job import AbandonedError
 from playerfl.runs.api import limited_threads
 from playerfl.runs.run import Run
@@ -129,6 +129,6 @@ async def _guarded(run: PlannedRun, setups: Setups, record: RunFileRecord, besid
 
 
 def _failed(run: PlannedRun, problem: Exception) -> EndedRun:
-    full = "".join(traceback.format_exception(problem))
+    trace = users_traceback(problem) or "".join(traceback.format_exception(problem))
     storage = isinstance(problem, StorageError)
-    return EndedRun(run.key, reason=" ".join(sentence_of(problem).split()), traceback=full, storage=storage)
+    return EndedRun(run.key, reason=" ".join(sentence_of(problem).split()), traceback=trace, storage=storage)

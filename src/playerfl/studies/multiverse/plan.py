@@ -86,7 +86,7 @@ class MultiversePlan(BaseModel):
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> MultiversePlan:
-        multiverse = validated(cls, given, "")
+        multiverse = validated(cls, given, "the multiverse file")
         for name in (multiverse.name, *multiverse.trained, *(c for t in multiverse.trained.values() for c in t)):
             if not _NAME.fullmatch(name):
                 raise ConfigError(f"{name!r} must be letters, digits, '.', '-' and '_'")
