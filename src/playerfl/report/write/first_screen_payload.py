@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from playerfl.report.compute.grid import TRAINING_MEAN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
@@ -20,7 +21,6 @@ def scores_payload(report: Report) -> dict[str, Any]:
             "answer": answer(report, table.metric),
             "leaders": leaders(report, table),
             "title": table_title("score", table.declared),
-            "baseline": table.baseline_name,
             "tasks": {task: _task(report, table, task) for task in table.tasks},
         }
         for table in report.tables
@@ -31,11 +31,14 @@ def scores_payload(report: Report) -> dict[str, Any]:
 def _task(report: Report, table: ScoreTable, task: str) -> dict[str, Any]:
     cells = {name: table.cells[name, task] for name in table.algorithms if (name, task) in table.cells}
     runs = [cell.runs for cell in cells.values()]
+    baseline = report.grid.baseline_name([task])
     return {
         "finding": methods_finding(report, table, task),
         "runs": max(runs),
         "over": interval_name(min(runs)) if min(runs) == max(runs) else "95 % interval or range of a few runs",
         "methods": [[name, *_numbers(cell)] for name, cell in cells.items()],
+        "baseline": baseline,
+        "predicts": "mean" if baseline == TRAINING_MEAN else "most frequent class",
         "majority": table.majority[task].value if task in table.majority else None,
     }
 
