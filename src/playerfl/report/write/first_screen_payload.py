@@ -8,6 +8,7 @@ from typing import Any
 from playerfl.report.compute.grid import TRAINING_MEAN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable
+from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import interval_name, table_title
 from playerfl.report.view.answers import leaders
@@ -35,12 +36,23 @@ def _task(report: Report, table: ScoreTable, task: str) -> dict[str, Any]:
     return {
         "finding": methods_finding(report, table, task),
         "runs": max(runs),
-        "over": interval_name(min(runs)) if min(runs) == max(runs) else "95 % interval or range of a few runs",
+        "over": _over(min(runs), max(runs)),
         "methods": [[name, *_numbers(cell)] for name, cell in cells.items()],
         "baseline": baseline,
         "predicts": "mean" if baseline == TRAINING_MEAN else "most frequent class",
         "majority": table.majority[task].value if task in table.majority else None,
     }
+
+
+def _over(fewest: int, most: int) -> str:
+    """What the thick lines are.
+
+    >>> _over(3, 3), _over(2, 3), _over(3, 50), _over(50, 50)
+    ('range of 3 runs', 'range of a few runs', '95 % interval over runs or range of a few', '95 % interval over runs')
+    """
+    if most < ENOUGH_RUNS:
+        return interval_name(most) if fewest == most else "range of a few runs"
+    return "95 % interval over runs" + ("" if fewest >= ENOUGH_RUNS else " or range of a few")
 
 
 def _numbers(cell: ScoreCell) -> list[float]:
