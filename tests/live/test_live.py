@@ -141,6 +141,12 @@ def test_a_study_shows_every_line_and_its_failures(finished: Path, tmp_path: Pat
     assert status.failures == ("Local on synthetic, seed 3: out of memory",)
     assert sum(entry.done for entry in status.entries) == 6
     assert not status.over
+    (tmp_path / "elsewhere").rename(second)
+    status = Watcher(home).look()
+    assert status.over
+    assert status.headline == "Everything has ended; 1 run failed."
+    failed = entries(status)["Local on synthetic"]
+    assert failed.words == f"1 failed; try again with  playerfl study {home} --retry-failed"
 
 
 def test_runs_of_one_title_say_where_they_are(finished: Path, tmp_path: Path) -> None:

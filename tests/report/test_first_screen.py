@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import friedman
 from playerfl.report.view.answers import best_on, verdict
 from playerfl.report.view.first_screen import answer, methods_finding, other_answers, sites_finding
-from playerfl.report.view.sections import view
+from playerfl.report.view.sections import lead, view
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.report.write.payload import payload
 from playerfl.runs.result import RunResult
@@ -166,12 +167,16 @@ def test_the_page_starts_with_a_task_that_was_learnt_and_shows_the_best_method_o
 def test_equal_scores_have_no_winner() -> None:
     report = report_of(*runs(dict.fromkeys(AHEAD, (0.5, 0.5, 0.5)), 8))
     assert findings(report)[0] == "3 methods score the same"
+    assert answer(report) == "On digits, all 3 methods have the same macro-F1: 50.4 %."
 
 
 def test_long_names_of_sites_do_not_fill_the_title() -> None:
     sites = ("n" * 80, "south", "west")
     report = report_of(*runs({"local": (0.5, 0.5, 0.5), "player_fl": (0.4, 0.6, 0.6)}, sites=sites))
     assert f", {'n' * 29}… worse off" in findings(report)[1]
+    sites = ("n" * 80 + "1", "n" * 80 + "2", "west")
+    report = report_of(*runs({"local": (0.5, 0.5, 0.5), "player_fl": (0.4, 0.4, 0.6)}, sites=sites))
+    assert ", 2 sites worse off" in findings(report)[1]
 
 
 def test_losses_say_which_sign_is_better() -> None:
@@ -258,3 +263,36 @@ def test_every_table_of_sites_has_its_own_heads() -> None:
     ]
     assert ("majority class", False) in heads["a"]
     assert ("majority class", False) not in heads["b"]
+
+
+def test_methods_that_were_never_run_on_the_same_task_are_not_ranked() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = report_of(made_up("player_fl", task="digits"), made_up("fedavg", task="heart"))
+        page = payload(report)
+    assert all(rankings == [] for rankings in report.rankings.values())
+    assert answer(report).startswith("On digits, only PLayer-FL has been run")
+    assert "null" not in str(page["rankings"])
+
+
+def test_the_only_site_is_not_one_of_one() -> None:
+    report = report_of(*runs({"local": (0.5,), "player_fl": (0.6,)}, sites=("north",)))
+    assert findings(report)[1] == "PLayer-FL: the only site is better off than alone; all of this may be chance"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_header_names_tasks_unless_their_names_fill_the_screen(many: bool) -> None:
+    names = ["digits", "heart", *(f"tweets (split=per_run, rounds={i}, selection=by_owner)" for i in range(5 * many))]
+    said = lead(report_of(*(made_up(task=name) for name in names)))
+    assert ("digits, heart" in said) is not many
+    assert f"1 method on {len(names)} tasks" in said
+
+
+def test_each_picture_names_the_baseline_of_its_own_task() -> None:
+    classes = [({"0": 9, "1": 6}, {"0": 4, "1": 4})] * 3
+    report = report_of(*runs(AHEAD, classes=classes), *runs(AHEAD, task="length of stay"))
+    tasks = payload(report)["scores"]["loss"]["tasks"]
+    assert [(task["baseline"], task["predicts"]) for task in tasks.values()] == [
+        ("Majority class", "most frequent class"),
+        ("Training mean", "mean"),
+    ]

@@ -321,3 +321,47 @@ def test_numbers_along_an_axis_are_round(browser: Any, usual: Path) -> None:
     assert page.run("domain([0, 0], false)") == [-0.01, 0.01]
     assert page.run("logTicks(77, 900)") == [100, 200, 500]
     assert page.run("logTicks(50, 20000)") == [100, 1000, 10000]
+
+
+def test_runs_of_different_methods_on_different_tasks_are_drawn(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    measured = profiles(("north", "south", "west"), 0)
+    runs = [made_up("player_fl", task="digits", scores_of_layers=measured), made_up("fedavg", task="heart")]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    page.page.select_option("#pick-algorithm", "PLayer-FL")
+    assert page.text("#cut-finding").startswith("PLayer-FL on digits: conv1")
+    page.page.select_option("#pick-task", "heart")
+    assert page.text("#methods-finding") == "On heart, FedAvg reaches a macro-F1 of 67.5\xa0%"
+    assert page.complaints == []
+
+
+def test_names_stay_in_the_diagram_of_ranks_on_a_phone(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    names = ("local", "fedavg", "player_fl", "player_fl_fedprox", "player_fl_fedrep", "mine.py:AVeryLongNameOfAMethod")
+    runs = [made_up(name, seed) for name in names for seed in range(3)]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=390).unfold()
+    home, texts = page.page.locator("#cd-chart svg"), page.page.locator("#cd-chart text").all()
+    low, wide = (home.bounding_box() or {})["x"], (home.bounding_box() or {})["width"]
+    ends = {str(text.text_content()): text.bounding_box() or {} for text in texts}
+    outside = [name for name, at in ends.items() if at["x"] < low or at["x"] + at["width"] > low + wide]
+    assert outside == []
+
+
+def test_cut_names_still_differ(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    sites = tuple(f"University Hospital of Schleswig-Holstein, {place}" for place in ("Kiel", "Lübeck", "Rendsburg"))
+    layers = {f"encoder.blocks.{number:02}": 100 for number in range(12)}
+    measured = {site: [1.0] * 11 + [20.0] for site in sites}
+    runs = [made_up("local", sites=sites, layers=layers)]
+    runs.append(made_up("player_fl", sites=sites, layers=layers, scores_of_layers=measured))
+    for width in (1400, 390):
+        page = Opened(browser, _written(tmp_path_factory, runs), width=width)
+        gains = page.page.locator("#gains-chart text[text-anchor=end]").all_text_contents()
+        assert len({text for text in gains if text.startswith("Univ")}) == 3
+        boxes = page.run("[...document.querySelectorAll('#profile-chart rect + text')].map(text => text.textContent)")
+        assert len(set(boxes)) == 12
+
+
+def test_no_line_ends_between_a_number_and_its_unit(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400)
+    assert "\xa0%" in page.text("#answer")
+    assert " %" not in page.text("#answer")

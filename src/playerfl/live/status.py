@@ -19,6 +19,7 @@ from playerfl.runs.directory import RunDirectory
 from playerfl.studies.collecting import STUDY_FILE, folders, planned_places
 from playerfl.studies.directory import RUN_FILES, StudyDirectory
 from playerfl.time_left import TimeLeft, duration, left_text
+from playerfl.wording import counted
 
 _QUIET_SECONDS = 120.0
 """After this long without a new line in its files, a run no longer counts as in progress."""
@@ -78,7 +79,8 @@ class Status:
             return "Waiting for the first run."
         done = sum(entry.state == "finished" for entry in self.entries)
         if self.over:
-            return "Everything has finished."
+            failed = f"ended; {counted(len(self.failures), 'run')} failed" if self.failures else "finished"
+            return f"Everything has {failed}."
         stopped = sum(entry.state == "stopped" for entry in self.entries)
         return f"{done} of {len(self.entries)} finished{f', {stopped} stopped' if stopped else ''}."
 
@@ -135,7 +137,7 @@ class Watcher:
             done, failed = len(keys & ended), len(keys & tried)
             over = done + failed >= total
             if over and failed:
-                state, words = "finished", f"{failed} failed"
+                state, words = "finished", f"{failed} failed; try again with  playerfl study {place} --retry-failed"
             else:
                 state, words = self._state(f"{place}:{title}", done + failed, total, news, over=over)
             yield Entry(title, str(place), done, total, "runs", state, words)

@@ -40,6 +40,8 @@ const textOf = (shown) => (Array.isArray(shown) ? shown[0] : shown);
 const shortened = (text, longest) => (text.length > longest ? `${text.slice(0, longest - 1)}…` : text);
 // A metric within a sentence: in lower case, unless it is an abbreviation or a name.
 const lowered = (title) => (title.startsWith("Brier") || !/^.[a-z]/.test(title) ? title : title[0].toLowerCase() + title.slice(1));
+// A line must not end between a number and its unit.
+const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
 const minus = (text) => text.replace("-", "−");
 const metricOf = () => data.metrics[$("pick-metric").value];
 function pValue(p) {

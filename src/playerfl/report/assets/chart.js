@@ -158,11 +158,21 @@ function widthOf(text) {
   pen.font = "12px system-ui, sans-serif";
   return pen.measureText(text).width;
 }
-function cutTo(text, room) {
+function cutTo(text, room, tail = "") {
   if (widthOf(text) <= room) return text;
   const letters = [...text];
-  while (letters.length > 1 && widthOf(`${letters.join("")}…`) > room) letters.pop();
-  return `${letters.join("")}…`;
+  while (letters.length > 1 && widthOf(`${letters.join("")}…${tail}`) > room) letters.pop();
+  return `${letters.join("").trimEnd()}…${tail}`;
+}
+// Names that differ only at their ends keep them, or all would look the same.
+function cutAll(names, room) {
+  const cut = names.map((name) => cutTo(name, room));
+  if (new Set(cut).size === new Set(names).size) return cut;
+  return names.map((name) => {
+    const tail = [...name];
+    while (tail.length > 1 && widthOf(tail.join("")) > room / 2) tail.shift();
+    return cutTo(name, room, tail.join("").trimStart());
+  });
 }
 
 // rows: [{name, value, runs: [low, high], rows: [low, high], colour, hollow}], drawn from top to bottom
@@ -173,8 +183,9 @@ function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sid
   if (!good.length) return fill(home, el("p", { class: "small" }, "Nothing to draw: there are no finite values."));
   // Of a method in a file of the reader's own, the class is what tells it apart.
   const classes = rows.map((row) => row.name.replace(/^.*\.py:/, ""));
-  const labels = new Set(classes).size === rows.length ? classes : rows.map((row) => row.name);
-  const room = Math.min(Math.max(...labels.map(widthOf)), width > 380 ? 125 : 98);
+  const names = new Set(classes).size === rows.length ? classes : rows.map((row) => row.name);
+  const room = Math.min(Math.max(...names.map(widthOf)), width > 380 ? 125 : 98);
+  const labels = cutAll(names, room);
   const [left, right, top, row] = [room + 14, 52, line || sides ? 34 : 12, Math.max(19, Math.min(50, 240 / rows.length))];
   const foot = top + rows.length * row;
   const height = foot + 46;
@@ -206,7 +217,7 @@ function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sid
   const shown = (value) => (Number.isFinite(value) ? format(value) : value === undefined || Number.isNaN(value) ? "–" : sides ? (value > 0 ? "+∞" : "−∞") : "diverged");
   rows.forEach((one, i) => {
     const y = py(i);
-    svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, cutTo(labels[i], room)));
+    svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, labels[i]));
     if (known(one.rows)) svg.append(el("line", { x1: px(one.rows[0]), x2: px(one.rows[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 1.6 }));
     if (known(one.runs)) svg.append(el("line", { x1: px(one.runs[0]), x2: px(one.runs[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 5, "stroke-opacity": 0.45 }));
     // A method that diverged has no place on the axis.

@@ -20,15 +20,16 @@ function keptMethods() {
   return new Set([data.subject, ...data.baselines, ...(data.scores[$("pick-metric").value]?.leaders ?? []), $("pick-algorithm").value, ...order.slice(0, 1), ...order.slice(-1)]);
 }
 function drawFirst() {
-  $("answer").textContent = data.scores[$("pick-metric").value]?.answer ?? "";
+  $("answer").textContent = unbroken(data.scores[$("pick-metric").value]?.answer ?? "");
   drawMethods();
   drawGains();
 }
 function drawMethods() {
   const [metric, scores, kept] = [metricOf(), scoresOf(), keptMethods()];
-  $("methods-finding").textContent = scores?.finding ?? `There are no runs on ${$("pick-task").value} with this metric.`;
+  $("methods-finding").textContent = scores ? unbroken(scores.finding) : `There are no runs on ${$("pick-task").value} with this metric.`;
   if (!scores) return fill($("methods-chart"));
-  const { title, baseline } = data.scores[$("pick-metric").value];
+  const { title } = data.scores[$("pick-metric").value];
+  const baseline = scores.baseline.toLowerCase();
   const format = formatted(metric);
   const all = scores.methods.map(([name, value, low, high, first, last]) => ({
     name, value: numeric(value), runs: ends(low, high), rows: ends(first, last), colour: name === data.subject ? "var(--c1)" : "var(--axis)",
@@ -38,12 +39,13 @@ function drawMethods() {
   const over = [all.some((row) => known(row.runs)) && `thick: ${scores.over}`, all.some((row) => known(row.rows)) && "thin: 95 % interval over test rows"].filter(Boolean);
   dotChart($("methods-chart"), {
     rows, format, tickFormat: onAxis(metric), xLabels: [title, metric.name], rowLabel: "method",
-    line: scores.majority === null ? null : { at: scores.majority, text: baseline.toLowerCase() },
+    line: scores.majority === null ? null : { at: scores.majority, text: baseline },
     alt: `${scores.finding}. ${title}: ${rows.map((row) => `${row.name} ${Number.isFinite(row.value) ? format(row.value) : "diverged"}`).join(", ")}` +
-      `${scores.majority === null ? "" : `, ${baseline.toLowerCase()} ${format(scores.majority)}`}.`,
+      `${scores.majority === null ? "" : `, ${baseline} ${format(scores.majority)}`}.`,
   });
   const left = all.length - rows.length;
   $("methods-caption").textContent = `Dots: ${scores.runs > 1 ? "median over runs of the sites’ average" : "the sites’ average, in one run"}${over.length ? `; ${over.join(", ")}` : ""}.` +
+    (scores.majority === null ? "" : ` Dashed: always predicting the ${scores.predicts}.`) +
     (left ? ` ${counted(left, "more method")}: choose “all” above.` : "");
 }
 function drawGains() {
@@ -75,6 +77,7 @@ function drawGains() {
   const parts = [];
   if (interval) parts.push(`Lines: ${interval}.`);
   if (view.compared) parts.push(patients ? "Hollow: the interval contains 0, so it may be chance." : "Hollow: may be chance.", metric.lower ? `Right is better for the site: a lower ${lowered(metric.name)}.` : "");
+  if (view.compared) parts.push(`${data.baselines[0]} trains each site alone.`);
   if (every.length > rows.length) parts.push(`${every.length - rows.length} sites in between are in the table below.`);
   $("gains-caption").textContent = parts.filter(Boolean).join(" ");
 }

@@ -39,7 +39,8 @@ function drawRanks(r) {
   const wide = boxOf($("cd-chart")).width;
   const side = wide > 700 ? 230 : 138;
   // Where there is no room for all names of a place, the first stands for them: the sentence above names the others.
-  const names = r.labels.map((label, i) => (label.length * 6.5 > side - 60 ? r.algorithms[i] : label));
+  const room = (side - 18) * (wide > 700 ? 1 : 1.2) - widthOf("  00.00");
+  const names = cutAll(r.labels.map((label, i) => (widthOf(label) > room ? r.algorithms[i] : label)), room);
   const [left, right, top] = [side, wide - side, r.cd === null ? 30 : 52];
   const height = top + 22 + bars + half * row + 12;
   const px = (rank) => left + ((rank - 1) / Math.max(1, k - 1)) * (right - left);

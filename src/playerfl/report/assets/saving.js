@@ -32,7 +32,7 @@ function asSvg(figure) {
   const lines = wrapped(figure.querySelector("h3, h4")?.textContent ?? "", Math.floor(width / 7.6));
   const above = lines.length * 18 + 10;
   for (const name of ["tabindex", "role", "style"]) copy.removeAttribute(name);
-  for (const [name, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", width, height: height + above, viewBox: `0 ${-above} ${width} ${height + above}`, "font-family": "system-ui, sans-serif", "font-size": 12 })) copy.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", width, height: height + above, viewBox: `0 ${-above} ${width} ${height + above}`, "font-family": "system-ui, sans-serif", "font-size": drawn.style.fontSize || 12 })) copy.setAttribute(name, value);
   copy.prepend(
     el("rect", { x: 0, y: -above, width, height: height + above, fill: "#fff" }),
     ...lines.map((line, i) => el("text", { x: 6, y: 18 * (i + 1) - above, "font-size": 14, "font-weight": 600, fill: "#1a1f26" }, line)),

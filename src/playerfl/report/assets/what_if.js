@@ -101,7 +101,8 @@ function describeCut(scores, sites, cut) {
   const shared = scores.parameters.slice(0, cut).reduce((a, b) => a + b, 0);
   const sent = scores.sendsPrivate ? total : shared;
   const part = shared < total && shared / total > 0.9995 ? "> 99.9" : ((100 * shared) / total).toFixed(1);
-  $("cut-finding").textContent = cutFinding(scores.layers, cut);
+  const where = Object.keys(data.sites).length > 1 ? ` on ${$("pick-task").value}` : "";
+  $("cut-finding").textContent = `PLayer-FL${where}: ${cutFinding(scores.layers, cut)}`;
   $("cut-said").textContent =
     `Shared layers hold ${part} % of the parameters${scores.sendsPrivate ? ", but private_pull sends the rest too" : ""}: ` +
     `${size(scores.bytes * sent)} up and as much down per site and round, ` +
@@ -110,9 +111,9 @@ function describeCut(scores, sites, cut) {
 }
 function cutFinding(layers, cut) {
   const named = (names, which) => (names.length <= 3 ? listed(names) : `the ${which} ${names.length} layers`);
-  if (cut === layers.length) return "PLayer-FL: all layers are shared, as in FedAvg";
-  if (cut === 0) return "PLayer-FL: no layer is shared, every site keeps the whole model";
-  return `PLayer-FL: ${named(layers.slice(0, cut), "first")} ${cut === 1 ? "is" : "are"} shared; ${named(layers.slice(cut), "last")} ${layers.length - cut === 1 ? "stays" : "stay"} private`;
+  if (cut === layers.length) return "all layers are shared, as in FedAvg";
+  if (cut === 0) return "no layer is shared, every site keeps the whole model";
+  return `${named(layers.slice(0, cut), "first")} ${cut === 1 ? "is" : "are"} shared; ${named(layers.slice(cut), "last")} ${layers.length - cut === 1 ? "stays" : "stay"} private`;
 }
 // How sure the cut is, and what else there is to know about it.
 function cutNotes(scores, seed, settings, normalise, reduce, cut) {
@@ -133,7 +134,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
     settings.rule === "layer_ratio" && clear ? `The cut is before the first layer that is more than ${short(settings.threshold)} times as sensitive as the one before.` : null,
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
-    free && run.alone.length ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
+    free && run.alone.length > 1 ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
     range ? `Any threshold from ${short(range[0])} to ${range[1] === Infinity ? "∞" : `just below ${short(range[1])}`} gives this cut.` : null,
     scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
   ];
@@ -176,9 +177,12 @@ const cutLine = (x, box) => el("line", { x1: x, x2: x, y1: box.top, y2: box.heig
 // The layers as boxes from input to output, below the points of the chart.
 function strip(layers, cut, px, top) {
   const wide = px(2) - px(1);
-  const box = (name, i) => [
+  const small = wide <= 44 ? 10 : 12;
+  const names = cutAll(layers, ((wide - 6) * 12) / small);
+  const named = wide > 26 && new Set(names).size === layers.length;
+  const box = (_, i) => [
     el("rect", { x: px(i + 0.5) + 1, y: top, width: Math.max(1, wide - 2), height: 22, rx: 3, fill: i < cut ? "var(--shared)" : "var(--private)", stroke: i < cut ? "var(--c1)" : "var(--c2)" }),
-    ...(wide > 26 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": wide > 44 ? 12 : 10 }, shortened(name, Math.floor(wide / 6.8)))]
+    ...(named ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": small }, names[i])]
       // Names that do not fit are in the table; numbers tell the layers apart.
       : wide > 13 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": 9 }, String(i + 1))] : []),
   ];

@@ -123,7 +123,8 @@ def rankings(
         blocks = [f"seed {seed}" for seed in seeds]
         same = [alike.get(task, ())] * len(seeds)
         every.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep, same))
-    return [ranking for ranking in every if len(ranking.algorithms) > 1]
+    # Methods that were never run on the same task or seed cannot be ranked.
+    return [ranking for ranking in every if len(ranking.algorithms) > 1 and ranking.blocks]
 
 
 def rank(
@@ -156,9 +157,7 @@ def rank(
     blocks_gone = tuple(name for i, name in enumerate(blocks) if i not in rows)
     count, k = scores.shape
     if count < 2 or k < 2:
-        remark = (
-            "With a single block there is no test: these ranks may be due to chance." if count == 1 else "No blocks."
-        )
+        remark = "With a single block there is no test: these ranks may be due to chance."
         return Ranking(table, over, names, kept, positions, gone, blocks_gone, remark=remark, same_as=same_as)
     mean = positions.mean(axis=0)
     test = friedman_of_ranks(positions) if k > 2 else None

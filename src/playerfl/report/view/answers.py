@@ -125,6 +125,8 @@ def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) 
         return f"On {task}, every method diverged."
     cell = cells[best[0]]
     value = with_unit(cell.value, table.declared)
+    if len(best) == len(cells):
+        return f"On {task}, all {len(best)} methods have the same {name}: {value}."
     if max(other.runs for other in cells.values()) == 1:
         have = "has" if len(best) == 1 else "have"
         which = "lowest" if table.lower_is_better else "highest"

@@ -109,7 +109,8 @@ def sites_finding(report: Report, table: SiteTable) -> str:
     parts = []
     if gains:
         sure = "" if nothing_sure else _sure(gains)
-        parts.append(f"{len(gains)} of {counted(len(compared), 'site')} better off than alone{sure}")
+        who = "the only site is" if len(compared) == 1 else f"{len(gains)} of {len(compared)} sites"
+        parts.append(f"{who} better off than alone{sure}")
     if losses:
         names = _few([_cut_off(row.site) for row, _ in losses], "sites")
         sure = "" if nothing_sure else _sure(losses)
@@ -150,7 +151,8 @@ def _badness(row: SiteRow, table: SiteTable) -> float:
 
 
 def _few(names: list[str], plural: str) -> str:
-    return listed(names) if len(names) <= _NAMED else f"{len(names)} {plural}"
+    # Names that were cut off may look the same.
+    return listed(names) if len(set(names)) == len(names) <= _NAMED else f"{len(names)} {plural}"
 
 
 def _cut_off(name: str) -> str:

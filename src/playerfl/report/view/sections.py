@@ -19,6 +19,8 @@ from playerfl.report.view.site_section import site_section, unseen_section
 from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
 from playerfl.wording import counted
 
+_LONGEST_LIST = 200
+
 
 def view(report: Report, title: str) -> ReportView:
     """The whole report, in order."""
@@ -64,9 +66,12 @@ def lead(report: Report) -> str:
         if report.tuning_runs
         else ""
     )
+    # Tasks told apart by their settings have names that would fill the screen; the picker lists them.
+    named = ", ".join(grid.tasks)
+    tasks = f" ({named})" if len(named) <= _LONGEST_LIST else ""
     return (
         f"{counted(len(grid.runs), 'finished run')}: {counted(len(grid.algorithms), 'method')} on "
-        f"{counted(len(grid.tasks), 'task')} ({', '.join(grid.tasks)}).{tuning} All scores are on held-out test data."
+        f"{counted(len(grid.tasks), 'task')}{tasks}.{tuning} All scores are on held-out test data."
     )
 
 

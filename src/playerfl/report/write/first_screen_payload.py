@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from playerfl.report.compute.grid import TRAINING_MEAN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable
+from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import interval_name, table_title
 from playerfl.report.view.answers import leaders
@@ -20,7 +22,6 @@ def scores_payload(report: Report) -> dict[str, Any]:
             "answer": answer(report, table.metric),
             "leaders": leaders(report, table),
             "title": table_title("score", table.declared),
-            "baseline": table.baseline_name,
             "tasks": {task: _task(report, table, task) for task in table.tasks},
         }
         for table in report.tables
@@ -31,13 +32,27 @@ def scores_payload(report: Report) -> dict[str, Any]:
 def _task(report: Report, table: ScoreTable, task: str) -> dict[str, Any]:
     cells = {name: table.cells[name, task] for name in table.algorithms if (name, task) in table.cells}
     runs = [cell.runs for cell in cells.values()]
+    baseline = report.grid.baseline_name([task])
     return {
         "finding": methods_finding(report, table, task),
         "runs": max(runs),
-        "over": interval_name(min(runs)) if min(runs) == max(runs) else "95 % interval or range of a few runs",
+        "over": _over(min(runs), max(runs)),
         "methods": [[name, *_numbers(cell)] for name, cell in cells.items()],
+        "baseline": baseline,
+        "predicts": "mean" if baseline == TRAINING_MEAN else "most frequent class",
         "majority": table.majority[task].value if task in table.majority else None,
     }
+
+
+def _over(fewest: int, most: int) -> str:
+    """What the thick lines are.
+
+    >>> _over(3, 3), _over(2, 3), _over(3, 50), _over(50, 50)
+    ('range of 3 runs', 'range of a few runs', '95 % interval over runs or range of a few', '95 % interval over runs')
+    """
+    if most < ENOUGH_RUNS:
+        return interval_name(most) if fewest == most else "range of a few runs"
+    return "95 % interval over runs" + ("" if fewest >= ENOUGH_RUNS else " or range of a few")
 
 
 def _numbers(cell: ScoreCell) -> list[float]:
