@@ -103,11 +103,19 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
     >>> squared_distance({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([4.0, 2.0]), "b": torch.ones(1)})
     9.0
     """
+    # Of a large model, an entry in float64 takes much of what the server may hold: it is made once and worked on in place.
     return sum(
-        float((tensor.double() - right[name].double()).square().sum())
+        float(_minus(tensor, right[name]).square_().sum())
         for name, tensor in left.items()
         if name in right and tensor.is_floating_point()
     )
+
+
+def _minus(left: Tensor, right: Tensor) -> Tensor:
+    """left - right in float64."""
+    difference = left.to(torch.float64, copy=True)
+    _add([difference], [right], -1)
+    return difference
 
 
 def prefixed(prefix: str, weights: Mapping[str, Tensor]) -> Weights:
