@@ -15,8 +15,8 @@ a random time within a round:
 Programs are started again as a service manager does it. A job is not: only if a site was lost in the middle of a secure
 aggregation, the job ends, says so, and is submitted again. At the end the server's and the sites' models and the scores
 are compared byte for byte with those of the same job without sockets and without kills, which equals that of one
-process. With SecAgg+ the numbers of the nodes, which decide how uploads are rounded, are the same in both jobs. The exit
-status is 1 if anything differs.
+process. With SecAgg+, the numbers of the nodes, which decide how uploads are rounded, are the same in both jobs. The
+exit status is 1 if anything differs.
 """
 
 from __future__ import annotations

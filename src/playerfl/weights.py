@@ -103,7 +103,7 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
     >>> squared_distance({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([4.0, 2.0]), "b": torch.ones(1)})
     9.0
     """
-    # Of a large model, an entry in float64 takes much of what the server may hold: it is made once and worked on in place.
+    # An entry of a large model takes much memory in float64: it is made once and worked on in place.
     return sum(
         float(_minus(tensor, right[name]).square_().sum())
         for name, tensor in left.items()

@@ -25,6 +25,8 @@ UNREACHABLE_SECONDS = 300.0
 SITES_PER_POLL = 8
 """With more messages in flight, responses are polled less often: each poll costs the SuperLink a query."""
 
+STOPPED = "the job was stopped; playerfl flower run continues it"
+
 Answer = TypeVar("Answer")
 
 
@@ -90,7 +92,7 @@ class Messenger:
         exchange = Exchange(envelopes, now, now + deadline, min(self.deployment.ask_again, deadline / 5))
         while exchange.waiting:
             if self.stopping():
-                raise StoppedJobError("the job was stopped; playerfl flower run continues it")
+                raise StoppedJobError(STOPPED)
             self._look()
             self._skip_absent(exchange)
             self._push(exchange)

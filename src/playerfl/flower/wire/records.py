@@ -43,8 +43,8 @@ def from_records(content: RecordDict, kind: str = "", node: int = 0) -> Parcel:
     >>> from_records(to_records(parcel)) == parcel
     True
     """
-    # Not `content.array_records`, which makes an object that refers to itself and to the content: the weights would stay
-    # in memory until Python next looks for such circles.
+    # Not `content.array_records`, which makes an object that refers to itself and to the content: the weights would
+    # stay in memory until Python next looks for such circles.
     records = content.items()
     return Parcel(
         kind,
