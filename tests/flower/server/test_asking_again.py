@@ -14,7 +14,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from flower.accidents import Accident, key_of, nothing_arrives
 from flower.jobs import SITES, Job
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.server.job_status import STATUS, read_status, request_stop
 from playerfl.flower.wire.codec import encode_response
 from playerfl.flower.wire.envelopes import Privacy, Response
@@ -161,9 +161,11 @@ def test_a_superlink_that_stays_away_ends_the_job(tmp_path: Path) -> None:
         raise httpx.ConnectError("refused")
 
     job.grid.get_nodes = gone  # type: ignore[method-assign]
-    with pytest.raises(httpx.ConnectError):
+    with pytest.raises(PlayerflError, match=r"for 300 s \(ConnectError\); see its log .*submit the job again"):
         job.run(deadline=3600.0)
     assert 300 < job.clock.now < 400
+    status = read_status(job.folder)
+    assert status is not None and status.state == "failed" and "see its log" in status.detail
 
 
 def test_the_status_names_who_is_missing_since_when_and_why(tmp_path: Path) -> None:

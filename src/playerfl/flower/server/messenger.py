@@ -136,7 +136,10 @@ class Messenger:
             now = self.clock()
             self._trouble_since = now if self._trouble_since is None else self._trouble_since
             if now - self._trouble_since > UNREACHABLE_SECONDS:
-                raise
+                raise PlayerflError(
+                    f"the SuperLink did not say {what} for {UNREACHABLE_SECONDS:g} s ({type(problem).__name__}); "
+                    "see its log (its disk may be full), then submit the job again with playerfl flower run"
+                ) from problem
             self.say(f"the SuperLink did not say {what} ({type(problem).__name__}); asking again")
             return None
         self._trouble_since = None
@@ -227,7 +230,7 @@ class Messenger:
     def _pull_one(self, exchange: Exchange, number: MessageId, site: SiteId, node: NodeId) -> None:
         try:
             messages = self._tried(lambda: list(self.grid.pull_messages([number])), "what arrived")
-        except (PlayerflError, httpx.HTTPError, OSError):
+        except PlayerflError:
             raise
         except Exception as problem:
             # Flower could not put the response together. It is gone, so the site is asked again.
