@@ -15,7 +15,8 @@ a random time within a round:
 Programs are started again as a service manager does it. A job is not: only if a site was lost in the middle of a secure
 aggregation, the job ends, says so, and is submitted again. At the end the server's and the sites' models and the scores
 are compared byte for byte with those of the same job without sockets and without kills, which equals that of one
-process; with SecAgg+, which rounds at random, to within 0.001. The exit status is 1 if anything differs.
+process. With SecAgg+, the numbers of the nodes, which decide how uploads are rounded, are the same in both jobs. The
+exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from flower.held_task import SITES, held
 from flower.institutions import Institutions, experiment_of
 from flower.jobs import Job
-from kills import PRIVACY, far_apart
+from kills import PRIVACY
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
 from playerfl.flower.operate.job_monitor import submit
 from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.processes import FlowerError, descendants, ending_on_signals
+from playerfl.flower.operate.register import KeyRegister
 from playerfl.flower.server.job_status import JobStatus, read_status
 from playerfl.flower.site.files.names import OWN
 
@@ -75,7 +77,7 @@ def main() -> None:
         for i, how in enumerate(options):
             kills = arguments.kills // len(options) + (i < arguments.kills % len(options))
             since = time.monotonic()
-            whole = undisturbed(folder / "whole", how, rounds=kills + 2)
+            whole = undisturbed(folder / "whole", how, kills + 2, deployment.node_numbers())
             done = deployment.run(whole, how, kills, random.Random(f"{arguments.seed} {how}"))
             different = deployment.differing(whole, how)
             differ += bool(different)
@@ -85,10 +87,11 @@ def main() -> None:
     sys.exit(1 if differ else 0)
 
 
-def undisturbed(home: Path, how: str, rounds: int) -> Job:
+def undisturbed(home: Path, how: str, rounds: int, node_numbers: dict[str, int]) -> Job:
     """The job without sockets and without kills; it is called like its privacy option."""
     experiment = experiment_of(rounds)
     job = Job(home, "fedper", held(), sites=SITES)
+    job.grid.numbers = node_numbers
     job.experiment = experiment
     job.deployment = Deployment(how, SITES, experiment.to_toml(), min_sites=3, deadline=1e6, privacy=PRIVACY[how])
     for site in SITES:
@@ -118,6 +121,9 @@ class Killed:
         for site in SITES:
             keep_secret(self.here.state(site), site)
             self.here.join(site)
+
+    def node_numbers(self) -> dict[str, int]:
+        return {name: int(key.node_id) for name, key in KeyRegister(self.here.home).read().items()}
 
     def run(self, whole: Job, job: str, kills: int, rng: random.Random) -> list[str]:
         """Runs a job to its end; returns which programs were killed."""
@@ -194,16 +200,7 @@ class Killed:
         pairs = [(theirs / name, own / name) for theirs, own in ours.items() for name in COMPARED]
         pairs = [(theirs, own) for theirs, own in pairs if theirs.exists()]
         assert len(pairs) == len(SITES) + 2
-        alike = same_up_to_rounding if job == "secure" else same_bytes
-        return [str(theirs.relative_to(home)) for theirs, own in pairs if not alike(theirs, own)]
-
-
-def same_bytes(theirs: Path, own: Path) -> bool:
-    return theirs.read_bytes() == own.read_bytes()
-
-
-def same_up_to_rounding(theirs: Path, own: Path) -> bool:
-    return theirs.suffix == ".csv" or not far_apart(theirs, own)
+        return [str(theirs.relative_to(home)) for theirs, own in pairs if theirs.read_bytes() != own.read_bytes()]
 
 
 def command_of(pid: int) -> bytes:

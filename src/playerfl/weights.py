@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,16 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 """State entries of a model by name: parameters and buffers."""
 
+
+class Measured(Protocol):
+    """A tensor, or what stands for one."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 Key = TypeVar("Key", bound=Hashable)
+Held = TypeVar("Held", bound=Measured)
 
 # Small models are summed in one call; of large ones at most this much (or one entry) is read at a time.
 _BYTES_AT_ONCE = 2**26
@@ -79,13 +88,13 @@ def _add(sums: Sequence[Tensor], entries: Sequence[Tensor], factor: float) -> No
     torch._foreach_add_([total for total, _ in pieces], [entry for _, entry in pieces], alpha=factor)
 
 
-def some_at_once(tensors: Iterable[tuple[Key, Tensor]], most: int) -> Iterator[dict[Key, Tensor]]:
+def some_at_once(tensors: Iterable[tuple[Key, Held]], most: int) -> Iterator[dict[Key, Held]]:
     """Splits tensors into parts of at most `most` bytes, or of a single tensor.
 
     >>> [list(part) for part in some_at_once(zip("abc", torch.ones(3, 2)), 16)]
     [['a', 'b'], ['c']]
     """
-    part: dict[Key, Tensor] = {}
+    part: dict[Key, Held] = {}
     size = 0
     for key, tensor in tensors:
         if part and size + tensor.nbytes > most:
@@ -103,11 +112,19 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
     >>> squared_distance({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([4.0, 2.0]), "b": torch.ones(1)})
     9.0
     """
+    # An entry of a large model takes much memory in float64: it is made once and worked on in place.
     return sum(
-        float((tensor.double() - right[name].double()).square().sum())
+        float(_minus(tensor, right[name]).square_().sum())
         for name, tensor in left.items()
         if name in right and tensor.is_floating_point()
     )
+
+
+def _minus(left: Tensor, right: Tensor) -> Tensor:
+    """left - right in float64."""
+    difference = left.to(torch.float64, copy=True)
+    _add([difference], [right], -1)
+    return difference
 
 
 def prefixed(prefix: str, weights: Mapping[str, Tensor]) -> Weights:

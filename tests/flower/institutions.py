@@ -141,7 +141,7 @@ class Institutions:
         return process
 
     def finished(self, submitted: subprocess.Popen[str]) -> dict[str, Any]:
-        output, errors = submitted.communicate(timeout=300)
+        output, errors = submitted.communicate(timeout=600)
         assert submitted.returncode == 0, errors
         return json.loads(output)  # type: ignore[no-any-return]
 

@@ -118,3 +118,60 @@ def test_files_of_earlier_versions_are_read() -> None:
 
 def test_the_same_tree_gives_the_same_bytes() -> None:
     assert len({tensor_tree.encode({"a": torch.ones(2), "b": torch.arange(3)}) for _ in range(20)}) == 1
+
+
+def test_models_are_written_as_safetensors_would() -> None:
+    from safetensors.torch import save
+
+    kinds = (torch.float32, torch.bool, torch.float16, torch.int64, torch.bfloat16, torch.uint8, torch.float64)
+    names = [(f"{letter}.{i}", kind) for i, kind in enumerate(kinds) for letter in "bäa"]
+    model = {name: torch.arange(6).reshape(2, 3).to(kind) for name, kind in names}
+    model |= {"empty": torch.zeros(0, 3), "steps": torch.tensor(7), "turned": torch.arange(6.0).reshape(2, 3).T}
+    contiguous = {name: tensor.contiguous() for name, tensor in model.items()}
+    for some in (contiguous, {}):
+        assert b"".join(tensor_tree.model_pieces(model if some else {})) == save(some)
+
+
+def test_tensors_stay_in_the_file_until_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "state"
+    tree = {
+        "models": [{"w": torch.randn(3, 4), "steps": torch.tensor(7)}, {"w": torch.zeros(0, 2)}],
+        "kinds": [torch.tensor([True, False]), torch.randn(5).double(), torch.ones(2, dtype=torch.bfloat16)],
+        "round": 3,
+    }
+    data = tensor_tree.encode(tree)
+    write_atomically(file, data)
+    monkeypatch.setattr(tensor_tree, "_BYTES_AT_ONCE", 8)
+    seen = tensor_tree.look_into(file)
+    # The file may be replaced before they are read.
+    write_atomically(file, b"another one")
+    assert isinstance(seen["models"][0]["w"], tensor_tree.Unread)
+    assert b"".join(tensor_tree.pieces(seen)) == data
+    assert tensor_tree.encode(tensor_tree.loaded(seen)) == data
+    first, second = tensor_tree.loaded([seen["kinds"][1]] * 2)
+    first += 1
+    assert torch.equal(second, tree["kinds"][1])  # type: ignore[index]
+
+
+def test_a_look_into_a_damaged_file_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    whole = tensor_tree.encode({"round": 1, "w": torch.arange(20.0)})
+    for place in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1
+        for damaged in (bytes(flipped), whole[:place]):
+            file.write_bytes(damaged)
+            try:
+                assert tensor_tree.encode(tensor_tree.loaded(tensor_tree.look_into(file))) == whole
+                assert damaged[place : place + 1] == b" "  # blanks that pad the header carry nothing
+            except RunDirectoryError as problem:
+                assert "state cannot be read as a checkpoint" in str(problem)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.write_bytes(tensor_tree.encode({"w": torch.arange(200_000.0)}))
+    seen = tensor_tree.look_into(file)
+    os.truncate(file, 1000)
+    with pytest.raises(RunDirectoryError, match="state cannot be read: it has become shorter"):
+        tensor_tree.loaded(seen)

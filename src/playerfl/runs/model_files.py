@@ -7,10 +7,11 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from playerfl.errors import RunDirectoryError
 from playerfl.storage.atomic_files import RESUME, make_directory, write_atomically
+from playerfl.storage.tensor_tree import model_pieces
 from playerfl.weights import Weights
 
 FOLDER = "weights"
@@ -23,11 +24,10 @@ def write_models(directory: Path, models: Mapping[str, Weights], frozen: Collect
     folder = directory / FOLDER
     make_directory(folder, RESUME)
     for number, (site, entries) in enumerate(models.items()):
-        contiguous = {name: entry.contiguous() for name, entry in entries.items()}
         if frozen and not number:
-            write_atomically(directory / FROZEN, save({name: contiguous[name] for name in frozen}))
-        trained = {name: entry for name, entry in contiguous.items() if name not in frozen}
-        write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(trained))
+            write_atomically(directory / FROZEN, model_pieces({name: entries[name] for name in frozen}))
+        trained = {name: entry for name, entry in entries.items() if name not in frozen}
+        write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", model_pieces(trained))
 
 
 class ModelFiles(Mapping[str, Weights]):

@@ -7,19 +7,25 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from flwr.app import Message
 from safetensors.torch import load_file
 
 from federations import QUICK
 from flower.accidents import Accident
-from flower.held_task import SITES
+from flower.held_task import SITES, held
 from flower.institutions import COMMAND, Institutions, children, end, experiment_of, in_process, settings
 from flower.jobs import Job
 from flower.loop_grid import unreachable
 from playerfl.algorithms import FedPer
+from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.keys import write_key_pair
+from playerfl.flower.operate.register import KeyRegister
+from playerfl.flower.wire.envelopes import Privacy
+from playerfl.runs.api import run_experiments
 from playerfl.tasks.load import load_task
 from playerfl.weights import digest, num_bytes
 
@@ -79,6 +85,30 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     if proxied:
         log = (here.folder / "nginx" / "access.log").read_text()
         assert "/v1/fleet/" in log and "/v1/control" not in log
+
+
+@pytest.mark.long
+def test_secure_aggregation_gives_the_result_of_one_process(institutions: Institutions) -> None:
+    """Bit for bit that of SecAgg+ without sockets, and up to SecAgg+'s rounding that without it."""
+    here, experiment = institutions, experiment_of(2)
+    here.up()
+    for name in SITES:
+        here.join(name)
+    options: dict[str, Any] = {"privacy": Privacy(secure_range=8.0), "min_sites": 3, "deadline": 300}
+    here.finished(here.submit(here.init("masked", experiment, **options)))
+
+    alone = Job(here.folder / "alone", "fedper", held(), sites=SITES)
+    alone.deployment = Deployment("masked", SITES, experiment.to_toml(), **options)
+    # A site's rounding depends on the number of its node.
+    alone.grid.numbers = {name: int(key.node_id) for name, key in KeyRegister(here.home).read().items()}
+    alone.experiment = experiment
+    alone.run()
+    assert here.fingerprints("masked")["models"] == alone.fingerprints
+
+    [unmasked] = run_experiments([experiment], [None])
+    for name in SITES:
+        weights = load_file(here.state(name) / "masked" / "model.safetensors")
+        assert all(torch.allclose(weights[entry], unmasked.weights[name][entry], atol=1e-4) for entry in weights)
 
 
 def ship_other_code(app: Path) -> Path:

@@ -27,7 +27,7 @@ from playerfl.cli.main import app
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate import enrolment, preflight
-from playerfl.flower.operate.app_folder import write_app_folder
+from playerfl.flower.operate.app_folder import read_app_folder, write_app_folder
 from playerfl.flower.operate.certificates import (
     activate_renewal,
     expiry,
@@ -311,6 +311,43 @@ def test_a_job_is_submitted_again_as_soon_as_it_was_interrupted(
         updated = (now - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
         write_status(home, status_of("heart", "running", updated=updated))
         assert submit(home, tmp_path / "app") == expected
+
+
+def test_a_job_is_submitted_again_after_the_clock_was_set_back(
+    home: ServerHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would count as just submitted until the clock is where it was."""
+    monkeypatch.setattr(ServerHome, "flwr", lambda *_: {"run-id": "2"})
+    experiment = Experiment.resolve({"task": "synthetic"}).to_toml()
+    write_app_folder(tmp_path / "app", Deployment("heart", ("north",), experiment))
+    (home.submitted / "heart").mkdir(parents=True)
+    later = datetime.now(UTC) + timedelta(hours=2)
+    (home.submitted / "heart" / RUN).write_text(json.dumps({"run-id": "1", "time": later.timestamp()}))
+    write_status(home, status_of("heart", "running", updated=f"{later - timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"))
+    assert submit(home, tmp_path / "app") == "2"
+
+
+@pytest.mark.parametrize("changed", ["experiment", "sites"])
+def test_a_job_that_has_begun_is_not_submitted_with_another_experiment_or_other_sites(
+    changed: str, home: ServerHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server resumes a job with the files that were submitted last: with others, it could never do so again."""
+    monkeypatch.setattr(ServerHome, "flwr", lambda *_: {"run-id": "2"})
+    first = Deployment("heart", ("north", "south"), Experiment.resolve({"task": "synthetic"}).to_toml())
+    other = Experiment.resolve({"task": "synthetic", "rounds": 7}).to_toml()
+    second = replace(first, **{"experiment": {"experiment": other}, "sites": {"sites": ("north",)}}[changed])  # type: ignore[arg-type]
+    for name, deployment in (("first", first), ("second", second)):
+        write_app_folder(tmp_path / name, deployment)
+    # Before it has begun, everything may still change.
+    for name in ("second", "first"):
+        assert submit(home, tmp_path / name) == "2"
+    for state in ("running", "interrupted", "failed"):
+        write_status(home, status_of("heart", state))
+        (home.jobs / "heart" / "experiment.toml").write_text(first.experiment)
+        with pytest.raises(ConfigError, match=f"job heart was started with .*{changed}; give this one another name"):
+            submit(home, tmp_path / "second")
+        assert read_app_folder(home.submitted / "heart" / "app") == first
+        assert submit(home, tmp_path / "first") == "2"
 
 
 @pytest.mark.system

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from flwr.supercore.run import RunNotRunningException
 
 from flower.accidents import Accident, key_of, nothing_arrives
 from flower.jobs import SITES, Job
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.server.job_status import STATUS, read_status, request_stop
 from playerfl.flower.wire.codec import encode_response
-from playerfl.flower.wire.envelopes import Response
+from playerfl.flower.wire.envelopes import Privacy, Response
 
 
 @pytest.mark.parametrize("key", ["hello", "0:fit", "1:evaluate+fit"])
@@ -101,23 +102,56 @@ def test_a_job_that_can_go_on_does_not_wait_for_a_person_beyond_the_deadline(tmp
     assert {row["site"] for row in late} == {"site-1"} and "approve" in late[0]["reason"]
 
 
-def test_a_busy_superlink_does_not_end_the_job(tmp_path: Path) -> None:
-    """It answers 500 ("database is locked") under load."""
-    job = Job(tmp_path, "fedper", rounds=2)
-    answers = iter(range(10**6))
-    for name in ("get_nodes", "push_messages", "pull_messages"):
-        real = getattr(job.grid, name)
+def make_busy(grid: Any, names: Iterable[str]) -> None:
+    """Every third call is answered with 500 ("database is locked"), as Flower's server does under load."""
+    calls = iter(range(10**6))
+    for name in names:
+        real = getattr(grid, name)
 
         def busy(*arguments: Any, real: Any = real) -> Any:
-            if next(answers) % 3 == 0:
+            if next(calls) % 3 == 0:
                 request = httpx.Request("POST", "https://127.0.0.1")
                 raise httpx.HTTPStatusError("500", request=request, response=httpx.Response(500, request=request))
             return real(*arguments)
 
-        setattr(job.grid, name, busy)
+        setattr(grid, name, busy)
+
+
+def test_a_busy_superlink_does_not_end_the_job(tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedper", rounds=2)
+    make_busy(job.grid, ("get_nodes", "push_messages", "pull_messages"))
     job.run(deadline=3600.0)
     job.assert_equals_in_process()
     assert {row["outcome"] for row in job.participation()} == {"answered"}
+
+
+def test_a_busy_superlink_does_not_end_a_secure_aggregation(tmp_path: Path) -> None:
+    calm, busy = (Job(tmp_path / name, "fedper", rounds=1) for name in ("calm", "busy"))
+    make_busy(busy.grid, ("get_nodes", "push_messages", "pull_messages"))
+    for job in (calm, busy):
+        job.run(deadline=3600.0, poll=0.01, privacy=Privacy(secure_range=8.0), min_sites=3)
+    assert busy.fingerprints == calm.fingerprints
+    assert any("the SuperLink" in line and "secure aggregation" in line for line in busy.said)
+
+
+def test_a_job_can_be_stopped_while_a_secure_aggregation_waits_for_a_site(tmp_path: Path) -> None:
+    calm, job = (Job(tmp_path / name, "fedper", rounds=1) for name in ("calm", "stopped"))
+    secure: dict[str, Any] = {"deadline": 20.0, "poll": 0.01, "privacy": Privacy(secure_range=8.0), "min_sites": 3}
+
+    def vanish(site: str, request: Message, response: Message) -> Message | None:
+        if site != "site-1" or request.metadata.message_type != "train":
+            return response
+        request_stop(job.folder, final=False)
+        return None
+
+    job.tamper(vanish)
+    job.run(**secure)
+    status = read_status(job.folder)
+    assert status is not None and status.state == "stopped"
+    job.tamper(None)
+    for one in (calm, job):
+        one.run(**secure)
+    assert job.fingerprints == calm.fingerprints
 
 
 def test_a_superlink_that_stays_away_ends_the_job(tmp_path: Path) -> None:
@@ -127,9 +161,11 @@ def test_a_superlink_that_stays_away_ends_the_job(tmp_path: Path) -> None:
         raise httpx.ConnectError("refused")
 
     job.grid.get_nodes = gone  # type: ignore[method-assign]
-    with pytest.raises(httpx.ConnectError):
+    with pytest.raises(PlayerflError, match=r"for 300 s \(ConnectError\); see its log .*submit the job again"):
         job.run(deadline=3600.0)
     assert 300 < job.clock.now < 400
+    status = read_status(job.folder)
+    assert status is not None and status.state == "failed" and "see its log" in status.detail
 
 
 def test_the_status_names_who_is_missing_since_when_and_why(tmp_path: Path) -> None:

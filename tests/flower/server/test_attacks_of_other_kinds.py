@@ -21,7 +21,7 @@ from playerfl.flower.site.files import audit as audit_module
 from playerfl.flower.site.files.audit import AuditLog
 from playerfl.flower.wire.codec import decode_envelope, decode_response, envelope_parcel
 from playerfl.flower.wire.envelopes import Envelope, Privacy
-from playerfl.flower.wire.parcel import Parcel
+from playerfl.flower.wire.parcel import Parcel, from_bytes
 
 ODD: tuple[Any, ...] = (
     True, 0, -1, 2**63, 10**400, 0.5, float("nan"), float("inf"), "", "\n", "../..", "x" * 10_000, "\u202ex\x00",
@@ -136,9 +136,13 @@ def test_the_same_question_from_many_threads_is_answered_once(running: Job, monk
         return drive(work)
 
     monkeypatch.setattr(module, "drive", counting)
-    parcel = envelope_parcel(next_fit(running))
+    question = b"".join(envelope_parcel(next_fit(running)).pieces())
     answers: list[Parcel] = []
-    threads = [threading.Thread(target=lambda: answers.append(running.agent(SITE).answer(parcel))) for _ in range(6)]
+
+    def ask() -> None:
+        answers.append(running.agent(SITE).answer(from_bytes(question)))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -37,7 +37,8 @@ Poison = Callable[[RecordDict], None]
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    return Array(*raw_array(tensor))
+    dtype, shape, stype, data = raw_array(tensor)
+    return Array(dtype, shape, stype, bytes(data))
 
 
 class Exploding:

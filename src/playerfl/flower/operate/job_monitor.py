@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from playerfl.errors import ConfigError, one_of
+from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import read_app_folder, write_app_folder
 from playerfl.flower.operate.launch import CONNECTION, ServerHome
 from playerfl.flower.operate.processes import FlowerError
@@ -67,6 +68,7 @@ def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
     kept = home.submitted / deployment.job
     make_directory(kept)
     with locked(kept, wait=True):
+        _check_unchanged(home, deployment)
         last = _last_submission(home, deployment.job)
         if last is not None and status is not None and (status.under_way or _is_starting(status, last[1])):
             return last[0]
@@ -78,6 +80,23 @@ def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
     return run_id
 
 
+def _check_unchanged(home: ServerHome, deployment: Deployment) -> None:
+    """Refuses another experiment or other sites for a job that has begun.
+
+    The job itself would refuse them too, but only after they have replaced the files that the server resumes it with.
+    """
+    begun, last = home.jobs / deployment.job / "experiment.toml", home.submitted / deployment.job / "app"
+    if not begun.exists():
+        return
+    differs = ""
+    if begun.read_text(encoding="utf-8") != deployment.experiment:
+        differs = "a different experiment"
+    elif last.is_dir() and set(read_app_folder(last).sites) != set(deployment.sites):
+        differs = "different sites"
+    if differs:
+        raise ConfigError(f"job {deployment.job} was started with {differs}; give this one another name")
+
+
 def _is_starting(status: JobStatus, submitted: float) -> bool:
     """Whether a job that was submitted a moment ago has not taken its folder yet.
 
@@ -85,7 +104,8 @@ def _is_starting(status: JobStatus, submitted: float) -> bool:
     """
     return (
         status.state not in ENDED
-        and time.time() - submitted < STARTING_SECONDS
+        # Not if the clock was set back since: the submission would count as recent for as long.
+        and 0 <= time.time() - submitted < STARTING_SECONDS
         and datetime.fromisoformat(status.updated).timestamp() <= submitted
     )
 

@@ -107,11 +107,11 @@ MEASURED = Costs(
     merge=6.6e-9,
 )
 # Peaks with messages of 13 kB and 40 MB; those of the SuperLink, the job and the node grow by less per byte in larger
-# ones (reliability/large_model.py, and messages of 300 MB).
+# ones (reliability/large_model.py, and messages of 300 MB). The agent's is that of reliability/large_model.py.
 MEMORY = {
     "link": Memory(162e6, 600e6, 1.0),
     "job": Memory(342e6, 350e6, 6.5),
     "node": Memory(147e6, 230e6, 2.3),
-    "agent": Memory(288e6, 0.0, 24.5),
+    "agent": Memory(288e6, 0.0, 9.0),
     "state": Memory(0.0, 0.0, 9.0),
 }

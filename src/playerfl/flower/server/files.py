@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 
 from playerfl.engine.transport import Traffic
 from playerfl.errors import ConfigError
@@ -25,6 +24,7 @@ from playerfl.runs.environment import environment
 from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import SCORE_COLUMNS, reported_stage
 from playerfl.runs.run import found_layers, score_rows
+from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import fsync_dir, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text
 from playerfl.weights import digest
@@ -118,8 +118,8 @@ class JobFiles:
         """All files of a finished run except the sites' models, of which the server knows only the fingerprints."""
         # What the sites trained together: private layers keep their initial values in the server's model.
         initial = self.job.initial
-        common = {name: w.contiguous() for name, w in server.weights.items() if not torch.equal(w, initial[name])}
-        write_atomically(self.path / COMMON, save(common))
+        common = {name: w for name, w in server.weights.items() if not torch.equal(w, initial[name])}
+        write_atomically(self.path / COMMON, tensor_tree.model_pieces(common))
         self.directory.write_json("data.json", self._data_with_scores(state))
         fingerprints = dict(sorted(state.contacts.fingerprints.items()))
         self.directory.write_json(SITES, {"models": fingerprints, "common": digest(common)})

@@ -25,6 +25,8 @@ UNREACHABLE_SECONDS = 300.0
 SITES_PER_POLL = 8
 """With more messages in flight, responses are polled less often: each poll costs the SuperLink a query."""
 
+STOPPED = "the job was stopped; playerfl flower run continues it"
+
 Answer = TypeVar("Answer")
 
 
@@ -90,7 +92,7 @@ class Messenger:
         exchange = Exchange(envelopes, now, now + deadline, min(self.deployment.ask_again, deadline / 5))
         while exchange.waiting:
             if self.stopping():
-                raise StoppedJobError("the job was stopped; playerfl flower run continues it")
+                raise StoppedJobError(STOPPED)
             self._look()
             self._skip_absent(exchange)
             self._push(exchange)
@@ -134,7 +136,10 @@ class Messenger:
             now = self.clock()
             self._trouble_since = now if self._trouble_since is None else self._trouble_since
             if now - self._trouble_since > UNREACHABLE_SECONDS:
-                raise
+                raise PlayerflError(
+                    f"the SuperLink did not say {what} for {UNREACHABLE_SECONDS:g} s ({type(problem).__name__}); "
+                    "see its log (its disk may be full), then submit the job again with playerfl flower run"
+                ) from problem
             self.say(f"the SuperLink did not say {what} ({type(problem).__name__}); asking again")
             return None
         self._trouble_since = None
@@ -187,21 +192,21 @@ class Messenger:
         for envelope, node in self._to_send(exchange):
             if not exchange.may_send(node, now):
                 continue
-            message = Message(
-                encode_envelope(envelope),
-                node,
-                _message_type(envelope),
-                group_id=str(envelope.request.download.round if envelope.request else 0),
-                ttl=max(1.0, exchange.ends - now) if exchange.ends > now else self.deployment.deadline,
-            )
-            numbers = self._tried(lambda sent=message: list(self.grid.push_messages([sent])), "that it took a message")  # type: ignore[misc]
-            number = next(iter(numbers or ()), None)
+            ttl = max(1.0, exchange.ends - now) if exchange.ends > now else self.deployment.deadline
+            number = self._sent(envelope, node, ttl)
             if number is None:
                 exchange.retry(node, now)
                 continue
             exchange.sent(number, envelope.site, node, now)
             if exchange.asked[node] > 1:
                 self.say(f"{envelope.site or node}: asked again ({exchange.asked[node]} times so far)")
+
+    def _sent(self, envelope: Envelope, node: NodeId, ttl: float) -> MessageId | None:
+        """The message's number; None if the SuperLink did not take it. Nothing of a message that is gone is kept."""
+        round_ = envelope.request.download.round if envelope.request else 0
+        message = Message(encode_envelope(envelope), node, _message_type(envelope), group_id=str(round_), ttl=ttl)
+        numbers = self._tried(lambda: list(self.grid.push_messages([message])), "that it took a message")
+        return next(iter(numbers or ()), None)
 
     def _to_send(self, exchange: Exchange) -> list[tuple[Envelope, NodeId]]:
         """A site must introduce itself before it is asked for work; an unknown node is first asked for its name."""
@@ -220,16 +225,19 @@ class Messenger:
         for number, (site, node) in list(exchange.in_flight.items()):
             if number not in exchange.in_flight:
                 continue
-            try:
-                messages = self._tried(lambda pulled=number: list(self.grid.pull_messages([pulled])), "what arrived")  # type: ignore[misc]
-            except (PlayerflError, httpx.HTTPError, OSError):
-                raise
-            except Exception as problem:
-                # Flower could not put the response together. It is gone, so the site is asked again.
-                self._unreadable(exchange, number, site, node, type(problem).__name__)
-                continue
-            for message in messages or ():
-                self._receive(exchange, number, site, node, message)
+            self._pull_one(exchange, number, site, node)
+
+    def _pull_one(self, exchange: Exchange, number: MessageId, site: SiteId, node: NodeId) -> None:
+        try:
+            messages = self._tried(lambda: list(self.grid.pull_messages([number])), "what arrived")
+        except PlayerflError:
+            raise
+        except Exception as problem:
+            # Flower could not put the response together. It is gone, so the site is asked again.
+            self._unreadable(exchange, number, site, node, type(problem).__name__)
+            return
+        for message in messages or ():
+            self._receive(exchange, number, site, node, message)
 
     def _receive(self, exchange: Exchange, number: MessageId, site: SiteId, node: NodeId, message: Message) -> None:
         exchange.in_flight.pop(number, None)

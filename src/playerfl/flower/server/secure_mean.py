@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import httpx
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -18,8 +19,12 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
 from playerfl.federation.messages import SiteId
+from playerfl.flower.server.messenger import STOPPED, StoppedJobError
 from playerfl.flower.wire.secure import MODULUS, QUANTISATION, threshold
 from playerfl.weights import Weights
+
+TELL_SECONDS = 30.0
+"""How long a stage may take before the log names the sites that it waits for; their messages cannot be sent again."""
 
 
 class SecureMean(NamedTuple):
@@ -40,6 +45,7 @@ def secure_mean(
     seconds: float,
     poll: float,
     say: Callable[[str], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> SecureMean | None:
     """The mean of what these sites hold, weighted by examples; None if a site was lost, or sent what nobody can use."""
     from flwr.server.compat import LegacyContext
@@ -66,9 +72,11 @@ def secure_mean(
     level = logging.getLogger("flwr").level
     logging.getLogger("flwr").setLevel(logging.ERROR)
     shapes = [(1,), *(tuple(like[name].shape) for name in sorted(like))]
-    stages = _Stages(grid, seconds, poll, {node: site for site, node in nodes.items()}, shapes, say)
+    stages = _Stages(grid, seconds, poll, {node: site for site, node in nodes.items()}, shapes, say, stopping)
     try:
         workflow(stages, legacy)  # type: ignore[arg-type]
+    except StoppedJobError:
+        raise
     except Exception as problem:
         # Flower's workflow trusts what sites send; whatever it is, the job ends with a sentence.
         say(f"secure aggregation failed ({type(problem).__name__})")
@@ -116,9 +124,10 @@ class _Stages:
         sites: Mapping[int, SiteId],
         shapes: list[tuple[int, ...]],
         say: Callable[[str], None],
+        stopping: Callable[[], bool],
     ) -> None:
         self.grid, self.seconds, self.poll = grid, seconds, poll
-        self.sites, self.shapes, self.say = sites, shapes, say
+        self.sites, self.shapes, self.say, self.stopping = sites, shapes, say, stopping
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         ends = time.monotonic() + self.seconds
@@ -126,12 +135,19 @@ class _Stages:
         for message in messages:
             message.metadata.ttl = self.seconds
             stage = str(message.content.config_records[RECORD_KEY_CONFIGS][Key.STAGE])
-            for number in self.grid.push_messages([message]):
+            for number in self._tried(lambda sent=message: list(self.grid.push_messages([sent])), ends):  # type: ignore[misc]
                 if number is not None:
                     waiting[number] = stage, self.sites[message.metadata.dst_node_id]
         replies: list[Message] = []
+        tells = time.monotonic() + TELL_SECONDS
         while waiting:
-            for message in self.grid.pull_messages(list(waiting)):
+            if self.stopping():
+                raise StoppedJobError(STOPPED)
+            if time.monotonic() > tells:
+                tells = ends
+                names = ", ".join(sorted(site for _, site in waiting.values()))
+                self.say(f"secure aggregation waits for {names}, until the deadline")
+            for message in self._tried(lambda: list(self.grid.pull_messages(list(waiting))), ends):
                 stage, site = waiting.pop(message.metadata.reply_to_message_id)
                 if message.has_error() or self._is_usable(stage, message.content):
                     replies.append(message)
@@ -141,6 +157,17 @@ class _Stages:
                 break
             time.sleep(self.poll)
         return replies
+
+    def _tried(self, ask: Callable[[], list[Any]], ends: float) -> list[Any]:
+        """The SuperLink's answer. It answers with errors under load, and no job resumes within a secure aggregation."""
+        while True:
+            try:
+                return ask()
+            except (httpx.HTTPError, OSError) as problem:
+                if time.monotonic() > ends:
+                    raise
+                self.say(f"the SuperLink is busy ({type(problem).__name__}); secure aggregation asks again")
+                time.sleep(self.poll)
 
     def _is_usable(self, stage: str, content: RecordDict) -> bool:
         try:

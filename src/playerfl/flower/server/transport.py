@@ -152,6 +152,7 @@ class FlowerTransport:
             seconds=self.deployment.deadline,
             poll=self.deployment.poll,
             say=self._say,
+            stopping=self._messenger.stopping,
         )
         if mean is None or mean.sites != nodes.keys():
             raise TooFewSitesError("a site was lost during secure aggregation; run the same job again")

@@ -36,7 +36,8 @@ class SiteAgent:
     """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
 
     def answer(self, parcel: Parcel) -> Parcel:
-        """The response to one parcel. No part of an exception leaves the site."""
+        """The response to one parcel, whose arrays are freed once they are read. No part of an exception leaves the
+        site."""
         with self._one_at_a_time:
             try:
                 return self._secure(parcel) if parcel.kind == "secure" else self._envelope(parcel)
@@ -54,6 +55,7 @@ class SiteAgent:
             # Only playerfl writes to a site, so an unreadable envelope comes from another version of it.
             log.warning("the server's message could not be read: %s", problem)
             return self._without_reply("", "version", str(problem))
+        parcel.drop_arrays()
         response = self.site.respond(envelope)
         if response.code is not None:
             self._note_refusal(envelope.job, envelope.key, response.code, response.detail)

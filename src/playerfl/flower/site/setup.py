@@ -112,8 +112,8 @@ class Workspace:
         plan = self.experiment.training.plan(self.experiment.rounds)
         client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
         if state is not None:
-            # A copy: training changes it, and the earlier state is stored again as history.
-            client.restore(tensor_tree.decode(tensor_tree.encode(dict(state))))
+            # Read anew: training changes it, and the earlier state is stored again as history.
+            client.restore(tensor_tree.loaded(dict(state)))
         return client
 
     def handle(self, client: Client, request: Request) -> Work[Reply]:

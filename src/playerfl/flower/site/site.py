@@ -220,6 +220,7 @@ class Site:
             log.info("%s, %s: responded again with the stored reply", envelope.job, envelope.key)
             return self._stored_response(envelope, stored)
         history = self._accepted_history(envelope, stored)
+        del stored  # while the site trains, its reply would take as much memory as a model
         workspace = self._prepare(envelope, experiment)
         if envelope.initial:
             initial = workspace.setup.learner.layers.travelling(workspace.setup.initial)

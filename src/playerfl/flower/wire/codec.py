@@ -20,7 +20,7 @@ from playerfl.federation.messages import Download, Reply, Request, Score, Upload
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.flower.wire.parcel import Parcel, ParcelError, RawArray, parsed_json
-from playerfl.weights import Weights
+from playerfl.weights import Weights, raw
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -252,11 +252,10 @@ def raw_array(tensor: Tensor) -> RawArray:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in KINDS:
         raise CodecError(f"weights of type {kind} cannot be sent; allowed: {', '.join(KINDS)}")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    data = flat.view(torch.uint8).numpy()
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     if sys.byteorder == "big":
-        data = data.reshape(-1, flat.element_size())[:, ::-1]
-    return RawArray(kind, tuple(tensor.shape), RAW, data.tobytes())
+        data = data.reshape(-1, tensor.element_size()).flip(1)
+    return RawArray(kind, tuple(tensor.shape), RAW, raw(data))
 
 
 def _tensors(record: Mapping[str, RawArray]) -> Weights:

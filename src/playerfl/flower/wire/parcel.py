@@ -74,6 +74,10 @@ class Parcel:
         lengths = len(text).to_bytes(8, "little") + sum(map(len, data)).to_bytes(8, "little")
         return [MAGIC + lengths + text, *data]
 
+    def drop_arrays(self) -> None:
+        """Frees the memory of the arrays: a connection keeps its parcel for as long as the site trains."""
+        object.__setattr__(self, "arrays", {})
+
     def sha256(self) -> str:
         """The SHA-256 of its bytes."""
         hashed = hashlib.sha256()

@@ -43,14 +43,18 @@ def from_records(content: RecordDict, kind: str = "", node: int = 0) -> Parcel:
     >>> from_records(to_records(parcel)) == parcel
     True
     """
+    # Not `content.array_records`, which makes an object that refers to itself and to the content: the weights would
+    # stay in memory until Python next looks for such circles.
+    records = content.items()
     return Parcel(
         kind,
         {
             name: _unpacked({entry: RawArray(a.dtype, tuple(a.shape), a.stype, a.data) for entry, a in record.items()})
-            for name, record in content.array_records.items()
+            for name, record in records
+            if isinstance(record, ArrayRecord)
         },
-        {name: dict(record) for name, record in content.metric_records.items()},
-        {name: dict(record) for name, record in content.config_records.items()},
+        {name: dict(record) for name, record in records if isinstance(record, MetricRecord)},
+        {name: dict(record) for name, record in records if isinstance(record, ConfigRecord)},
         node,
     )
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import save
-
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import Reply, Upload
 from playerfl.flower.site.files.contract import Contract, Decision
@@ -61,20 +59,19 @@ class JobFolder:
         return Decision.read(self.path)
 
     def state(self) -> StoredState | None:
-        """The last response and the states up to it; None before the first one."""
+        """The last response and the states up to it, whose tensors stay in the file; None before the first one."""
         file = self.path / STATE
         if not file.exists():
             return None
         try:
-            return StoredState.from_tree(tensor_tree.read(file))
+            return StoredState.from_tree(tensor_tree.look_into(file))
         except RunDirectoryError as problem:
             raise RefusedError("state_lost", str(problem)) from problem
 
     def store(self, experiment: str, contract: Contract, state: StoredState, model: Weights | None) -> None:
         """Writes everything that the site must remember of a response; `model`: the finished one, if this is it."""
         if model is not None:
-            contiguous = {name: entry.contiguous() for name, entry in model.items()}
-            write_atomically(self.path / "model.safetensors", save(contiguous))
+            write_atomically(self.path / "model.safetensors", tensor_tree.model_pieces(model))
         write_atomically(self.path / "experiment.toml", experiment.encode())
         contract.write(self.path)
         write_atomically(self.path / STATE, tensor_tree.pieces(state.to_tree()))

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import Reply, Score, Upload
+from playerfl.storage import tensor_tree
 
 ClientState = Mapping[str, Any]
-"""What `Client.state` returns; its keys are up to the client and the algorithm."""
+"""What `Client.state` returns; its keys are up to the client and the algorithm. Tensors may still be in a file."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class StoredState:
 
     @classmethod
     def from_tree(cls, tree: Any) -> StoredState:
-        """The inverse of `to_tree`; RunDirectoryError if `tree` is anything else."""
+        """The inverse of `to_tree`; RunDirectoryError if `tree` is anything else. Only the reply's tensors are read."""
+        if isinstance(tree, dict) and "reply" in tree:
+            tree = {**tree, "reply": tensor_tree.loaded(tree["reply"])}
         try:
             _State.model_validate(tree)
         except ValidationError as problem:
