@@ -75,6 +75,12 @@ def lora(model: Any = None, **options: Any) -> Any:
     return adapted(model or bert(), peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, **options))
 
 
+def with_another(model: Any) -> Any:
+    """The same model with a second LoRA, which is not active."""
+    model.add_adapter("another", peft.LoraConfig(task_type="SEQ_CLS", r=3))
+    return model
+
+
 def tokens(rows: int = 2) -> Tensor:
     return torch.arange(rows * LENGTH).reshape(rows, LENGTH) % (WORDS - 1) + 1
 
@@ -116,6 +122,11 @@ KINDS: Mapping[str, Callable[[], Any]] = {
             modules_to_save=["classifier"],
         ),
     ),
+    "VB-LoRA": lambda: adapted(
+        bert(), peft.VBLoRAConfig(task_type="SEQ_CLS", r=2, num_vectors=4, vector_length=4, target_modules=["query"])
+    ),
+    "RandLoRA": lambda: adapted(bert(), peft.RandLoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"])),
+    "LoRA, another beside it": lambda: with_another(lora()),
     "LoRA inside a model of one's own": lambda: Masked(lora(use_dora=True)),
 }
 

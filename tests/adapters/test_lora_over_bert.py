@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import playerfl
 from federations import build, federate
@@ -17,9 +18,10 @@ from playerfl.algorithms import ALGORITHMS, Algorithm, FedPer, PLayerFL
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.flower.wire.records import from_records
-from playerfl.layers.adapters import factors_a, factors_b
+from playerfl.layers.adapters import factors_a, factors_b, without_adapters
 from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.export import export_cut
+from playerfl.layers.layer_map import state_entries
 from playerfl.layers.recommend import recommend
 from playerfl.layers.recommendation import Recommendation
 from playerfl.probe.measure import probe_sites
@@ -30,6 +32,8 @@ from playerfl.weights import num_bytes
 
 pytestmark = [pytest.mark.system, pytest.mark.filterwarnings("ignore::FutureWarning")]
 pytest.importorskip("peft", reason="peft is not installed; pip install 'playerfl[adapters]'")
+
+import peft  # noqa: E402
 
 from adapters import peft_models  # noqa: E402
 from flower.jobs import Job  # noqa: E402
@@ -172,10 +176,34 @@ def test_fedsa_lora_shares_what_plays_the_part_of_a(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "does"), [("fedsa_lora", "shares"), ("ffa_lora", "freezes")])
-@pytest.mark.parametrize("kind", ["IA3", "LoHa", "prefix tuning", "prompt tuning"])
+@pytest.mark.parametrize("kind", ["IA3", "LoHa", "VB-LoRA", "RandLoRA", "prefix tuning", "prompt tuning"])
 def test_methods_for_lora_refuse_other_adapters(kind: str, method: str, does: str) -> None:
     with pytest.raises(ConfigError, match=f"{method} {does} the A matrices of LoRA.*; use LoRA, or fedavg"):
         playerfl.run(task(kind), method, rounds=1, settings=FEW)
+
+
+OF_BERT = [kind for kind in peft_models.KINDS if "torch" not in kind and "tokens" not in kind and "inside" not in kind]
+
+
+@pytest.mark.parametrize("kind", OF_BERT)
+def test_full_fine_tuning_would_send_the_model_as_it_was_before_adapters(kind: str) -> None:
+    state = state_entries(peft_models.KINDS[kind]())
+    assert num_bytes({name: state[name] for name in without_adapters(state)}) == whole_model()
+
+
+def test_lora_of_convolutions_trains() -> None:
+    """DoRA flattens its matrices with `view`, which failed in the memory format that is fastest for convolutions."""
+
+    def model() -> Any:
+        net = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(32, 3)
+        )
+        config = peft.LoraConfig(r=2, use_dora=True, target_modules=["0", "3"], modules_to_save=["5"])
+        return peft_models.adapted(net, config)
+
+    data = {site: (torch.randn(40, 1, 6, 6), torch.arange(40) % 3) for site in ("a", "b")}
+    result = playerfl.run(own_task(model, data), "fedsa_lora", rounds=1, settings=FEW)
+    assert result.bytes_up_per_round == 4 * (2 * 9 + 2 * 36)
 
 
 def test_without_adapters_a_method_says_that_it_is_fedavg() -> None:

@@ -28,6 +28,7 @@ from playerfl.tasks.task import Task, own_task
 from zoo.every import REAL
 
 BATCHES = 3
+FOUR_KINDS = ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"]
 
 
 def measured(model: nn.Module, example: Any) -> Profile:
@@ -41,7 +42,7 @@ def measured(model: nn.Module, example: Any) -> Profile:
     return probe.profile()
 
 
-@pytest.mark.parametrize("name", ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"])
+@pytest.mark.parametrize("name", FOUR_KINDS)
 def test_a_recommendation_without_the_example_exports_what_was_measured(name: str) -> None:
     build, example = REAL[name]
     model = build()
@@ -77,7 +78,17 @@ def test_other_layers_and_other_models_are_refused() -> None:
         recommend({"north": profile, "south": other.profile()}, build())
 
 
-@pytest.mark.parametrize("name", ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ViT, all in one class",
+        "GPT, tied",
+        "ResNet, basic blocks",
+        "two towers",
+        "class attention",
+        "columns as tokens",
+    ],
+)
 def test_probe_rounds_and_exports_agree_on_what_travels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     build, example = REAL[name]
     rows = torch.cat([example()] * 8)

@@ -235,6 +235,28 @@ def test_anything_but_a_profile_is_refused(profiles: object, sentence: str) -> N
         recommend(profiles)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio", "max_jump"])
+def test_two_jumps_of_the_same_size_are_not_clear(rule: SplitRule) -> None:
+    """The rules agreed, but which of two equal jumps is the larger was chance."""
+    equal = site((1.0, 10.0, 100.0, 120.0), (1.1, 11.5, 110.0, 130.0))
+    recommendation = recommend({"north": equal, "south": scaled(equal, 2.0)}, rule=rule)
+    assert set(recommendation.rules.values()) == {1}
+    assert recommendation.verdict == "doubtful"
+    assert recommendation.doubts == ("the jump at c, 9.77-fold, is within 10 % of the largest",)
+    assert recommendation.alternatives == (2,)
+
+
+def test_a_layer_that_trains_without_a_gradient_is_a_doubt() -> None:
+    """Not so a frozen layer, which cannot have one."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1))
+    dead = Profile(("0", "1", "2"), ((0.0, 1.0, 40.0), (0.0, 1.1, 42.0)), (8, 8), 16)
+    recommendation = recommend({"north": dead, "south": dead}, net)
+    assert recommendation.verdict == "doubtful"
+    assert recommendation.doubts == ("0 had no gradient, so the score does not say where it belongs",)
+    net[0].requires_grad_(False)
+    assert recommend({"north": dead, "south": dead}, net).verdict == "clear"
+
+
 def test_a_fixed_rule_is_refused() -> None:
     with pytest.raises(LayerError, match="needs no evidence"):
         recommend(site(*CLEAR), rule="fixed")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import playerfl
 from playerfl.errors import PlayerflError
-from playerfl.learning.model_trial import check_calls, check_parameters
+from playerfl.learning.model_trial import check_calls, check_parameters, works
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))
@@ -235,3 +235,49 @@ def test_a_sound_model_passes_and_is_left_as_it_was(model: nn.Module, rows: int)
     check_calls(model, X[:rows])
     assert all(torch.equal(entry, before[name]) for name, entry in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
+
+
+class Tutorial(nn.Module):
+    """Flattens with `view`, as torch's tutorial does; that needs features in torch's usual memory format."""
+
+    def __init__(self, *, flatten: Callable[[Tensor], Tensor], only_in_training: bool = False) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Linear(36, 3)
+        self.flatten, self.only_in_training = flatten, only_in_training
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x)).relu()
+        if self.only_in_training and not self.training:
+            x = x.contiguous()
+        logits: Tensor = self.head(self.flatten(x))
+        return logits
+
+
+def pictures() -> dict[str, tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(2)
+    return {site: (torch.randn(24, 2, 5, 5, generator=generator), torch.arange(24) % 3) for site in ("a", "b")}
+
+
+@pytest.mark.parametrize("only_in_training", [False, True])
+def test_features_may_be_flattened_with_view(only_in_training: bool) -> None:
+    """It failed with torch's sentence about strides: convolutions run with channels last where that is faster."""
+
+    def flattens(flatten: Callable[[Tensor], Tensor]) -> playerfl.RunResult:
+        return playerfl.run(
+            playerfl.own_task(lambda: Tutorial(flatten=flatten, only_in_training=only_in_training), pictures()),
+            rounds=1,
+            settings={"data.accept_small_sites": True, "training.batch_size": 8},
+        )
+
+    viewed, reshaped = flattens(lambda x: x.view(-1, 36)), flattens(lambda x: x.reshape(-1, 36))
+    for entry, tensor in viewed.weights["a"].items():
+        assert torch.allclose(tensor, reshaped.weights["a"][entry], atol=1e-5), entry
+
+
+def test_a_trial_leaves_buffers_and_modes_as_they_were() -> None:
+    model = Tutorial(flatten=lambda x: x.flatten(1))
+    model.norm.eval()
+    assert works(model, pictures()["a"][0])
+    assert torch.equal(model.norm.running_mean, torch.zeros(4))
+    assert (model.training, model.norm.training) == (True, False)
+    assert works(nn.BatchNorm1d(3), torch.ones(1, 3)), "a single row says nothing about the memory format"

@@ -5,11 +5,21 @@ from __future__ import annotations
 from zoo.attentive import ATTENTIVE
 from zoo.beside import BESIDE
 from zoo.blocks import BLOCKS
-from zoo.from_the_side import FROM_THE_SIDE
 from zoo.other import OTHER
 from zoo.parameters import PARAMETERS
 from zoo.recurrent import RECURRENT
 from zoo.shared import SHARED
+from zoo.streams import STREAMS
 from zoo.vision import VISION
 
-REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS, **FROM_THE_SIDE, **BESIDE}
+REAL = {
+    **VISION,
+    **ATTENTIVE,
+    **OTHER,
+    **RECURRENT,
+    **SHARED,
+    **BLOCKS,
+    **PARAMETERS,
+    **BESIDE,
+    **STREAMS,
+}

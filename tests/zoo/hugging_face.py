@@ -46,6 +46,20 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
     mpnet = hf.MPNetConfig(**{**_SMALL, **_WORDS, "num_hidden_layers": 2})
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     mixtral = hf.MixtralConfig(num_key_value_heads=1, num_local_experts=4, **special, **_WORDS, **_SMALL)
+    opt = hf.OPTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=16,
+        word_embed_proj_dim=4,
+        **_WORDS,
+        **special,
+    )
+    deepseek = hf.DeepseekV3Config(
+        moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+        first_k_dense_replace=0, kv_lora_rank=4, q_lora_rank=4, qk_rope_head_dim=2, qk_nope_head_dim=4, v_head_dim=4,
+        num_key_value_heads=2, **special, **_WORDS, **_SMALL,
+    )  # fmt: skip
     funnel = hf.FunnelConfig(
         vocab_size=9, block_sizes=[1], num_decoder_layers=0, d_model=8, n_head=2, d_head=4, d_inner=16
     )
@@ -89,5 +103,7 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
         ),
         "GPT-NeoX": (hf.GPTNeoXForSequenceClassification(hf.GPTNeoXConfig(**special, **_WORDS, **_SMALL)), ids()),
         "Mixtral": (hf.MixtralForCausalLM(mixtral), ids()),
+        "OPT": (hf.OPTForSequenceClassification(opt), ids()),
+        "DeepSeek-V3": (hf.DeepseekV3ForCausalLM(deepseek), ids()),
         "Funnel": (hf.FunnelForSequenceClassification(funnel), ids()),
     }

@@ -19,12 +19,15 @@ _ADAPTER = re.compile(
     r"(^|\.)(lora_|vera_|ia3_|hada_|lokr_|oft_|boft_|hra_|ln_tuning_|fourierft_|adaption_|prompt_encoder|prompt_embeddings)"
 )
 # A head that peft trains has a frozen copy beside it, which takes no part in the forward pass.
-_COPY, _SAVED = "original_module", "modules_to_save"
+_COPY, _SAVED, _BASE = "original_module", "modules_to_save", "base_layer"
+_SAVED_COPY = re.compile(rf"(^|\.){_SAVED}\.[^.]+\.")
 _WITHIN = re.compile(
     r"\.modules_to_save\.[^.]+|\.(base_layer|original_module|(?:lora|vera|ia3|hada|lokr|oft|boft)_.*)$"
 )
 _PREFIX = re.compile(r"^(.*\.)?base_model\.(model\.)?")
 _ANY_PREFIX = re.compile(r"\bbase_model\.(model\.)?")
+_BASE_LAYER = re.compile(rf"\.{_BASE}\.")
+_AROUND = re.compile(r"((?:.*\.)?base_model)\.model\.")
 _MOST_NAMES = 4
 
 Groups = Sequence[tuple[str, Sequence[str]]]
@@ -48,15 +51,16 @@ def factors_b(entries: Iterable[str]) -> frozenset[str]:
     return frozenset(entry for entry in entries if _FACTOR_B.search(entry))
 
 
-def must_be_lora(entries: Iterable[str], does: str) -> frozenset[str]:
-    """The A matrices among some entries; none if there are no adapters. ConfigError for adapters of another kind.
+def must_be_lora(entries: Iterable[str], among: Iterable[str], does: str) -> frozenset[str]:
+    """The A matrices in some entries of a model; none if it has no adapters. ConfigError for adapters of another kind.
+    `among`: all entries of the model.
 
-    >>> must_be_lora(["fc.weight"], "fedsa_lora shares")
+    >>> must_be_lora(["fc.weight"], ["fc.weight", "fc.bias"], "fedsa_lora shares")
     frozenset()
     """
-    names = list(entries)
+    names = frozenset(entries)
     factors = factors_a(names)
-    if not factors and (others := adapter_entries(names)):
+    if not factors and (others := adapter_entries(among) & names):
         raise ConfigError(
             f"{does} the A matrices of LoRA, but this model's adapters have none that train (they have entries like "
             f"{min(others)}); use LoRA, or fedavg, which works with any adapter"
@@ -65,12 +69,26 @@ def must_be_lora(entries: Iterable[str], does: str) -> frozenset[str]:
 
 
 def adapter_entries(entries: Iterable[str]) -> frozenset[str]:
-    """The entries that an adapter added to a model.
+    """The entries that an adapter added to a model: those with an adapter's name, and all that is beside a layer's own
+    weights, whatever peft calls it; and what adapters share, beside the model itself.
 
     >>> sorted(adapter_entries(["q.lora_magnitude_vector.default.weight", "k.ia3_l.default", "q.base_layer.weight"]))
     ['k.ia3_l.default', 'q.lora_magnitude_vector.default.weight']
+    >>> sorted(adapter_entries(["base_model.bank.default", "base_model.model.q.base_layer.weight",
+    ...     "base_model.model.q.choice", "base_model.model.out.weight"]))
+    ['base_model.bank.default', 'base_model.model.q.choice']
     """
-    return frozenset(entry for entry in entries if _ADAPTER.search(entry))
+    names = list(entries)
+    inside = {name[: found.start()] for name in names for found in _BASE_LAYER.finditer(name)}
+    models = {found[1] for path in inside if (found := _AROUND.match(path))}
+
+    def is_added(name: str) -> bool:
+        steps = name.split(".")
+        beside = any(steps[depth] != _BASE and ".".join(steps[:depth]) in inside for depth in range(1, len(steps)))
+        shared = any(name.startswith(f"{model}.") and not name.startswith(f"{model}.model.") for model in models)
+        return beside or shared or bool(_ADAPTER.search(name))
+
+    return frozenset(filter(is_added, names))
 
 
 def without_adapters(entries: Iterable[str]) -> list[str]:
@@ -82,7 +100,9 @@ def without_adapters(entries: Iterable[str]) -> list[str]:
     """
     names = list(entries)
     added = adapter_entries(names)
-    return [name for name in names if name not in added and f".{_COPY}." not in f".{name}"]
+    own = [name for name in names if name not in added and f".{_COPY}." not in f".{name}"]
+    # With several adapters, the head has a copy for each.
+    return list({_SAVED_COPY.sub(".", name): name for name in reversed(own)}.values())[::-1]
 
 
 def fixed_buffers(model: nn.Module) -> frozenset[str]:

@@ -118,6 +118,8 @@ def _found(model: nn.Module, example: object, granularity: Granularity) -> Deriv
             ranks = order_of_calls(model, run)
         except Exception as problem:
             said = str(problem).strip().splitlines()
+            if said and isinstance(problem, KeyError):  # its text is the key alone
+                said = [f"KeyError: {said[0]}"]
             why = arguments_mismatch(model, example) or (said[0] if said else type(problem).__name__)
             raise LayerError(f"the model cannot be called with the example batch: {why}") from problem
         try:

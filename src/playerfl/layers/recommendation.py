@@ -12,7 +12,7 @@ from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.export import export_cut
 from playerfl.layers.layer_map import LayerMap, some
 from playerfl.layers.sensitivity import DOMINATES, Importance
-from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut
+from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut, cut_ratios
 
 Verdict = Literal["clear", "doubtful", "no clear transition"]
 
@@ -169,6 +169,9 @@ def judged(recommendation: Recommendation) -> Recommendation:
         doubts.append("it rests on one measurement, so nothing shows how much of it is chance")
     lost = [site for site in evidence.importance if site not in evidence.shares]
     doubts += [f"{site} is left out: its scores are not finite or all zero" for site in lost]
+    trained = evidence.layers.num_parameters if evidence.layers is not None else {}
+    if silent := [name for name, score in cut.importance.items() if score == 0 and trained.get(name)]:
+        doubts.append(f"{some(silent)} had no gradient, so the score does not say where it belongs")
     if evidence.agreement is not None and evidence.agreement < AGREEMENT:
         others = {index: share for index, share in evidence.bootstrap.items() if index != cut.index}
         often = max(others, key=others.__getitem__)
@@ -195,18 +198,21 @@ def judged(recommendation: Recommendation) -> Recommendation:
 def _close_calls(evidence: Recommendation) -> list[tuple[str, int]]:
     """Ratios that nearly decided otherwise, in words, each with the cut that it would have given."""
     cut, steps = evidence.cut, evidence.thresholds
-    if cut.rule == "max_jump" and 0 < cut.index < len(cut.layers):
-        largest = cut.ratios[cut.index - 1] or 0.0
-        return [
-            (f"the jump at {cut.layers[p]}, {ratio:.3g}-fold, is within 10 % of the largest", p)
-            for p, ratio in enumerate(cut.ratios, start=1)
-            if p != cut.index and ratio is not None and ratio >= (1 - NEAR) * largest
+    calls: list[tuple[str, int]] = []
+    # Where max_jump agrees with the rule in use, it may do so by a hair.
+    if 0 < cut.index < len(cut.layers) and evidence.rules.get("max_jump") == cut.index:
+        jumps = cut_ratios(cut.importance, "layer_ratio")
+        largest = jumps[cut.index - 1] or 0.0
+        calls = [
+            (f"the jump at {cut.layers[p]}, {jump:.3g}-fold, is within 10 % of the largest", p)
+            for p, jump in enumerate(jumps, start=1)
+            if p != cut.index and jump is not None and jump >= (1 - NEAR) * largest
         ]
     step = step_at(steps, cut.threshold)
     if step is None or cut.threshold is None or math.isinf(cut.threshold):
-        return []
+        return calls
     place = steps.index(step)
-    return [
+    return calls + [
         (f"a ratio of {end:.3g} is within 10 % of the threshold {cut.threshold:g}", steps[neighbour].cut)
         for end, neighbour in ((step.low, place - 1), (step.high, place + 1))
         if abs(end - cut.threshold) <= NEAR * cut.threshold and 0 <= neighbour < len(steps)

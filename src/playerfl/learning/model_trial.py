@@ -80,6 +80,33 @@ def check_calls(model: nn.Module, inputs: Any) -> None:
     )
 
 
+def works(model: nn.Module, inputs: Any) -> bool:
+    """Whether a model can be called with these inputs, in training too; leaves its buffers as they were.
+
+    >>> works(nn.Linear(2, 1), torch.ones(3, 2)), works(nn.Linear(2, 1), torch.ones(3, 4))
+    (True, False)
+    """
+    entries = {name: entry for name, entry in state_entries(model).items() if not isinstance(entry, nn.Parameter)}
+    before = {name: entry.clone() for name, entry in entries.items()}
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for training in (False, True):
+            model.train(training)
+            with torch.no_grad(), seeded_rng(1), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                call_model(model, map_tensors(inputs, Tensor.clone))
+    except RuntimeError:
+        return False
+    except Exception:  # a user's model may raise anything; training itself will say what
+        return True
+    finally:
+        for name, entry in entries.items():
+            entry.copy_(before[name])
+        for module, training in modes:
+            module.training = training
+    return True
+
+
 def _writes(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 

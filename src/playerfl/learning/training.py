@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from playerfl.data.examples import Examples, SiteData
+from playerfl.data.examples import Examples, SiteData, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
@@ -26,6 +26,7 @@ from playerfl.learning.metrics import predictions
 from playerfl.learning.metrics.catalogue import AnyMetric, declared
 from playerfl.learning.metrics.numbers import TargetScale
 from playerfl.learning.metrics.scoring import UNSCALED, scores_of, scores_of_confusions
+from playerfl.learning.model_trial import works
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.learning.stacked.layout import Layout
 from playerfl.seeding import seeded_rng
@@ -65,10 +66,12 @@ class Learner:
         trainer: TrainerName = "loop",
         most_classes: int = 0,
         scale: TargetScale = UNSCALED,
+        example: Any = None,
     ) -> None:
         """`trainer`: whether jobs run here, one by one, or many together in playerfl.learning.stacked.
         `most_classes`: models with up to this many classes are evaluated with confusion matrices.
-        `scale`: how numeric targets were scaled; metrics are computed in their own units."""
+        `scale`: how numeric targets were scaled; metrics are computed in their own units.
+        `example`: inputs with which the model is tried in the memory format that is fastest."""
         self.trainer = trainer
         self.most_classes = most_classes
         self.device = torch.device(device)
@@ -77,6 +80,10 @@ class Learner:
         self.model = model.to(self.device)
         if self._format is not None:
             self.model = self.model.to(memory_format=self._format)  # type: ignore[call-overload]
+            if example is not None and not works(self.model, map_tensors(example, self.placed)):
+                # Flattening features with `view`, as many do, needs them in torch's usual format.
+                self._format = None
+                self.model = self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.layers = layers
         self.loss = loss
         self.metrics = declared(metrics)

@@ -154,6 +154,7 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
         experiment.device,
         most_classes=_MOST_CLASSES[experiment.confusions],
         scale=task.scale,
+        example=inputs,
     )
     some = next(iter(sites[min(sites)].train.batches(_TRIED_ROWS)))
     learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)

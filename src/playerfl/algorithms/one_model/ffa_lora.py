@@ -25,7 +25,7 @@ class FFALoRA(PrivateEntries):
 
     def private(self, layers: LayerMap) -> frozenset[str]:
         """A_0, which all sites have from the initial model: it is not sent again."""
-        return must_be_lora(layers.all_entries, "ffa_lora freezes") - layers.frozen
+        return must_be_lora(layers.all_entries, layers.all_entries, "ffa_lora freezes") - layers.frozen
 
     def check_layers(self, layers: LayerMap) -> None:
         self.private(layers)

@@ -28,7 +28,7 @@ class FedSALoRA(PrivateEntries):
 
     def shared(self, layers: LayerMap) -> frozenset[str]:
         """The A matrices that train."""
-        return must_be_lora(layers.trained, "fedsa_lora shares")
+        return must_be_lora(layers.trained, layers.all_entries, "fedsa_lora shares")
 
     def check_layers(self, layers: LayerMap) -> None:
         self.shared(layers)

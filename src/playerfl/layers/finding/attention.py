@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from playerfl.layers.finding.flow import SOFTMAX, Flow, kernel_of, passes, set_of
+from torch import nn
+
+from playerfl.layers.finding.flow import SOFTMAX, Flow, bends, kernel_of, passes, set_of
 from playerfl.layers.finding.regions import Block, meeting_of
 from playerfl.layers.finding.trace import Step
 from playerfl.layers.finding.units import mixes
 
 
-def attentions(flow: Flow) -> Iterator[Block]:
+def attentions(flow: Flow, model: nn.Module) -> Iterator[Block]:
     """The projections of each attention: those of queries, keys and values, and the one that reads the result."""
     found = [(products, _operands(flow, products)) for step in flow.steps if (products := _products(flow, step))]
     # In a loop, keys and values that are computed once are read by every turn.
@@ -26,6 +28,8 @@ def attentions(flow: Flow) -> Iterator[Block]:
         others = [s for s in reached if s not in projections and _projects(s)]
         projections += [s for s in others if _belongs(flow, s, products, projections)]
         output = _output_projection(flow, result, projections)
+        if output is not None and _is_of_another(model, result, output):
+            output = None  # the next of several equal attentions without an output projection (GAT)
         members = [*projections, *([output] if output else [])]
         if units := flow.first_used(set_of(members)):
             yield Block(units, "attention", ends={members[-1].number}, attends=True)
@@ -104,6 +108,22 @@ def _output_projection(flow: Flow, result: Step, projections: list[Step]) -> Ste
     if len(reached) != 1 or not _projects(reached[0]):
         return None
     output = reached[0]
-    widths = {flow.steps[number].shape[-1:] for s in projections for number in s.inputs[:1]}
     parents = {s.unit.path.rpartition(".")[0] for s in (*projections, output) if s.unit is not None}
-    return output if output.shape[-1:] in widths or (len(parents) == 1 and parents != {""}) else None
+    if len(parents) == 1 and parents != {""}:
+        return output
+    widths = {flow.steps[number].shape[-1:] for s in projections for number in s.inputs[:1]}
+    straight = flow.forward(flow.readers[result.number], lambda s: passes(s) and not bends(s)) == [output]
+    return output if straight and output.shape[-1:] in widths else None
+
+
+def _is_of_another(model: nn.Module, result: Step, output: Step) -> bool:
+    """Whether a projection is inside another module of the class in which an attention runs."""
+    kind = type(model.get_submodule(result.where))
+    assert output.unit is not None
+    return any(
+        type(module) is kind
+        and output.unit.path.startswith(f"{path}.")
+        and not f"{result.where}.".startswith(f"{path}.")
+        for path, module in model.named_modules()
+        if path
+    )

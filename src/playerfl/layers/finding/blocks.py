@@ -11,7 +11,8 @@ from torch import nn
 
 from playerfl.layers.finding.attention import attentions, is_attention
 from playerfl.layers.finding.cells import begun, cells, iterated
-from playerfl.layers.finding.flow import Flow, passes
+from playerfl.layers.finding.flow import Flow, passes, set_of
+from playerfl.layers.finding.joining import repeated_modules
 from playerfl.layers.finding.naming import common_module
 from playerfl.layers.finding.regions import Block, Region, block_of, meeting_of, regions, same_for_every_example
 from playerfl.layers.finding.trace import Step
@@ -19,7 +20,7 @@ from playerfl.layers.finding.trace import Step
 
 def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     """Disjoint blocks. Units in none of them are layers of their own, or norms that join a neighbour."""
-    seeds = [*_embeddings(flow), *attentions(flow), *begun(flow)]
+    seeds = [*_embeddings(flow), *attentions(flow, model), *begun(flow)]
     # Inner regions first: whether an outer one is a block or a network depends on what is inside.
     every = sorted(regions(flow), key=lambda region: (region.num_kernels, region.end))
     classes = _kernels_by_class(flow, model)
@@ -32,7 +33,25 @@ def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     for sibling in _siblings(flow, classes, blocks):
         _absorb(flow, blocks, sibling)
     _add_side_units(flow, model, blocks)
+    for block in blocks:
+        block.units -= set(_norms_of_others(flow, block, repeated_modules(model)))
     return blocks
+
+
+def _norms_of_others(flow: Flow, block: Block, repeated: set[str]) -> Iterator[str]:
+    """Norms that a block has taken from another of several equal modules: with the shortcut beside it, the last norm of
+    one module feeds the next."""
+    paths = [flow.units[name].path for name in flow.kernels]
+    own = [flow.units[name].path for name in block.units & flow.kernels]
+    for name in block.units - flow.kernels:
+        steps = flow.uses[name][0].where.split(".") if name in flow.uses and flow.units[name].role == "norm" else []
+        around = next((p for d in range(len(steps), 0, -1) if (p := ".".join(steps[:d])) in repeated), None)
+        if (
+            around
+            and any(p.startswith(f"{around}.") for p in paths)
+            and not any(p.startswith(f"{around}.") for p in own)
+        ):
+            yield name
 
 
 def _formed(flow: Flow, seeds: Iterable[Block], every: list[Region], repeated: list[set[str]]) -> list[Block]:
@@ -92,6 +111,8 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
     inside = [block for block in firm if block.units & flow.kernels <= new_kernels]
     if len(inside) < len(firm):
         return any(new.units <= block.units for block in firm) or (len(firm) == 1 and _completes(flow, new, firm[0]))
+    # An attention without a shortcut of its own is a block too: one whose queries are learnt starts from them.
+    inside += [block for block in touching if block.kind == "attention" and block.units & flow.kernels <= new_kernels]
     last = [max(block.ends, default=-1) for block in inside if new.appends or not block.appends]
     in_a_row = any(a != b and flow.depends(b, a) for a in last for b in last)
     return not in_a_row
@@ -108,10 +129,13 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
     """Tables whose rows are added or concatenated, such as those of tokens and positions."""
     for step, looked_up in _looked_up(flow):
         for one, other in pairwise(looked_up) if meeting_of(step) != "product" else ():
-            rows = [{name for name in side if flow.units[name].role == "lookup"} for side in (one, other)]
+            rows = [side & flow.tables for side in (one, other)]
             # Two values of the same tables are a block's, such as a norm's result and its mean over positions.
             if one and other and rows[0] != rows[1] and not is_attention(step):
                 yield Block(one | other, "embedding", ends={step.number})
+        for number, rows_of in zip(step.inputs, looked_up, strict=True) if meeting_of(step) == "sum" else ():
+            if rows_of and (projections := _projections_of_rows(flow, step, number, rows_of)):
+                yield Block(rows_of | projections, "embedding", ends={step.number})
     placed: set[str] = set()
     for tables, places, end in position_tables(flow):
         if not placed & tables:
@@ -119,12 +143,19 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
             yield Block(tables | places, "embedding", ends={end})
 
 
+def _projections_of_rows(flow: Flow, step: Step, number: int, tables: set[str]) -> set[str]:
+    """What brings the rows of other tables to the width of those that it is added to, as they are (OPT's positions)."""
+    if not any(flow.steps[number].shape == use.shape for name in tables for use in flow.uses[name]):
+        return set()
+    other = {name for value in step.inputs if value != number for name in flow.nearest[value]}
+    read = flow.read_by(flow.uses[name][0] for name in other)
+    return other if len(other) == 1 and read and read <= flow.tables - tables and not other & flow.tables else set()
+
+
 def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:
     """Every step where values meet, and the tables that each of them is made of, if it is made of nothing else."""
-    lookups, kernels = (
-        sum(1 << s.number for s in flow.unit_steps if s.unit is not None and s.unit.role == role)
-        for role in ("lookup", "kernel")
-    )
+    lookups = set_of(step for name in flow.tables for step in flow.uses[name])
+    kernels = set_of(s for s in flow.unit_steps if s.unit is not None and s.unit.role == "kernel") & ~lookups
     for step in flow.steps:
         if meeting_of(step) not in ("sum", "concatenation") and not _scales(step) and not is_attention(step):
             continue

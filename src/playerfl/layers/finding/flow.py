@@ -16,6 +16,22 @@ _BENDS = SOFTMAX | {
 }  # fmt: skip
 
 
+_LINEAR = {
+    "addmm",
+    "mm",
+    "bmm",
+    "linear",
+    "add",
+    "t",
+    "transpose",
+    "view",
+    "_unsafe_view",
+    "expand",
+    "squeeze",
+    "unsqueeze",
+}
+
+
 class Flow:
     """Steps as a graph. Sets of steps are whole numbers with a bit for each step, which makes them fast."""
 
@@ -136,6 +152,19 @@ class Flow:
         if step.unit is not None or not (step.operation == "mul" or mixes(step.operation)):
             return False
         return sum(self._of_data >> n & 1 and bool(self.nearest[n]) for n in step.inputs) > 1
+
+    @cached_property
+    def tables(self) -> set[str]:
+        """The units whose rows or vectors stand for the model's inputs: tables, and linear maps of a single number."""
+        return {
+            name for name, steps in self.uses.items() if self.units[name].role == "lookup" or self._embeds(steps[0])
+        }
+
+    def _embeds(self, step: Step) -> bool:
+        unit = kernel_of(step)
+        if unit is None or not step.inputs or not unit.operations <= _LINEAR:
+            return False
+        return all(self.steps[n].shape[-1:] == (1,) and not self.has_units(n) for n in step.inputs)
 
     @cached_property
     def attending(self) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from torch import nn
 
 from playerfl.layers.finding.flow import Flow, passes
-from playerfl.layers.finding.regions import Block
+from playerfl.layers.finding.regions import Block, meeting_of
 from playerfl.layers.finding.trace import Step
 
 _POOLING = {"mean", "sum", "amax", "max", "select"}
@@ -29,7 +30,7 @@ class Joining:
     def __init__(self, flow: Flow, blocks: list[Block], model: nn.Module) -> None:
         self._flow, self._blocks = flow, blocks
         self._shortcuts = {fork for block in blocks for fork in block.shortcuts}
-        self._repeated = _repeated_modules(model)
+        self._repeated = repeated_modules(model)
 
     def neighbour(self, step: Step, placed: Mapping[str, object]) -> Neighbour | None:
         """The neighbour of a unit's step among the units that have a layer; None if there is none."""
@@ -80,7 +81,9 @@ class Joining:
         if norm.number in self._shortcuts:
             return False  # a shortcut starts from its result, so it ends what came before
         assert norm.unit is not None
-        nearer = _common_depth(norm.unit.path, paths[ahead]) > _common_depth(norm.unit.path, paths[behind])
+        onward, back = (_distance(norm.unit.path, paths[name]) for name in (ahead, behind))
+        # A norm that the model defines beside its head, and not inside the stage before, is the head's.
+        nearer = onward[0] < back[0] or (onward == (0, 0) and back != onward)
         if self._enters_aside(norm, ahead):
             return nearer
         value = norm.inputs[0]
@@ -96,10 +99,16 @@ class Joining:
                 return True
             source = None if ended is not None or step.unit is not None else _only_source(flow, step)
             if source is None:
-                break
+                return nearer or (ended is None and meeting_of(step) == "concatenation" and self._ends_pre_norm(step))
             value = source
             pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
-        return nearer
+
+    def _ends_pre_norm(self, together: Step) -> bool:
+        """Whether all values that are put together are results of blocks that begin with a norm, such as a class token
+        and the patches it has attended to."""
+        return all(
+            any(block.starts_with_norm and number in block.ends for block in self._blocks) for number in together.inputs
+        )
 
     def _enters_aside(self, norm: Step, ahead: str) -> bool:
         """Whether a norm's result enters a block beside its input, as what an encoder found enters each cross-attention
@@ -119,7 +128,7 @@ def _only_source(flow: Flow, step: Step) -> int | None:
     return source if all(flow.depends(number, source) for number in step.inputs) else None
 
 
-def _repeated_modules(model: nn.Module) -> set[str]:
+def repeated_modules(model: nn.Module) -> set[str]:
     """The paths of modules that repeat: members of a list, and numbered modules of one class (`block1`, `block2`)."""
     modules: Mapping[str, nn.Module] = dict(model.named_modules())
     classes = Counter(type(module) for module in modules.values())
@@ -132,15 +141,12 @@ def _repeated_modules(model: nn.Module) -> set[str]:
     return found
 
 
-def _common_depth(one: str, other: str) -> int:
-    """How many modules two paths share.
+def _distance(one: str, other: str) -> tuple[int, int]:
+    """How many modules lead from one path to another: out of those around the first, then into those of the other.
 
-    >>> _common_depth("blocks.0.norm", "blocks.0.mlp.fc1"), _common_depth("norm", "head")
-    (2, 0)
+    >>> _distance("blocks.0.norm", "blocks.0.mlp.fc1"), _distance("blocks.0.norm", "head"), _distance("norm", "head")
+    ((0, 1), (2, 0), (0, 0))
     """
-    depth = 0
-    for a, b in zip(one.split(".")[:-1], other.split(".")[:-1], strict=False):
-        if a != b:
-            break
-        depth += 1
-    return depth
+    here, there = (path.split(".")[:-1] for path in (one, other))
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(here, there, strict=False))))
+    return len(here) - shared, len(there) - shared

@@ -10,6 +10,7 @@ from torch import nn
 from playerfl.layers.finding.blocks import find_blocks, position_tables
 from playerfl.layers.finding.flow import Flow
 from playerfl.layers.finding.joining import Joining
+from playerfl.layers.finding.loops import with_short_loops
 from playerfl.layers.finding.naming import names_of
 from playerfl.layers.finding.regions import Block
 from playerfl.layers.finding.trace import Step, Trace
@@ -53,6 +54,7 @@ class FoundLayer:
 
 def found_layers(trace: Trace, model: nn.Module, *, by_module: bool = False) -> list[FoundLayer]:
     """The layers of a recorded forward pass, in the order of their first use. `by_module`: no blocks are formed."""
+    trace = with_short_loops(trace)
     flow = Flow(trace)
     blocks = [] if by_module else find_blocks(flow, model)
     layers = _with_kernels(flow, blocks)
@@ -145,9 +147,11 @@ def _has_no_unit(step: Step) -> bool:
 
 def _note_sharing(flow: Flow, trace: Trace, layers: dict[str, FoundLayer], joining: Joining) -> None:
     """Layers that use a unit of another layer borrow it."""
+    begins = {id(layer): min(flow.first_use.get(unit.name, -1) for unit in layer.kernels) for layer in layers.values()}
     for name, user in _later_uses(flow, trace, layers, joining):
         home, unit = layers[name], trace.units[name]
-        if user is not home and unit not in user.borrowed:
+        # Earlier layers do not use it: what they are next to is a sum over layers, such as a flow's log-determinant.
+        if begins[id(user)] > begins[id(home)] and unit not in user.borrowed:
             user.borrowed.append(unit)
 
 
