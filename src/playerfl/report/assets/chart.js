@@ -218,7 +218,8 @@ function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sid
   rows.forEach((one, i) => {
     const y = py(i);
     svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, labels[i]));
-    if (known(one.rows)) svg.append(el("line", { x1: px(one.rows[0]), x2: px(one.rows[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 1.6 }));
+    // With ends, so that a short interval is seen behind its dot.
+    if (known(one.rows)) svg.append(el("path", { d: one.rows.map((x) => `M${px(x)},${y - 7}v14`).join("") + `M${px(one.rows[0])},${y}H${px(one.rows[1])}`, stroke: one.colour, "stroke-width": 1.6 }));
     if (known(one.runs)) svg.append(el("line", { x1: px(one.runs[0]), x2: px(one.runs[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 5, "stroke-opacity": 0.45 }));
     // A method that diverged has no place on the axis.
     if ((sides || Number.isFinite(one.value)) && (one.value < low || one.value > high)) svg.append(beyond(px(one.value), y, one.value > high ? 1 : -1, one.colour));

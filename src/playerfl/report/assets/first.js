@@ -31,8 +31,9 @@ function drawMethods() {
   const { title } = data.scores[$("pick-metric").value];
   const baseline = scores.baseline.toLowerCase();
   const format = formatted(metric);
+  const picked = $("pick-algorithm").value;
   const all = scores.methods.map(([name, value, low, high, first, last]) => ({
-    name, value: numeric(value), runs: ends(low, high), rows: ends(first, last), colour: name === data.subject ? "var(--c1)" : "var(--axis)",
+    name, value: numeric(value), runs: ends(low, high), rows: ends(first, last), colour: name === picked ? "var(--c1)" : "var(--axis)",
   }));
   const sign = metric.lower ? 1 : -1;
   const rows = all.filter(({ name }) => kept.has(name)).sort((a, b) => sign * (a.value - b.value) || 0);
@@ -46,6 +47,7 @@ function drawMethods() {
   const left = all.length - rows.length;
   $("methods-caption").textContent = `Dots: ${scores.runs > 1 ? "median over runs of the sites’ average" : "the sites’ average, in one run"}${over.length ? `; ${over.join(", ")}` : ""}.` +
     (scores.majority === null ? "" : ` Dashed: always predicting the ${scores.predicts}.`) +
+    (rows.length > 1 && rows.some(({ name }) => name === picked) ? ` Blue: ${picked}, whose sites are shown next.` : "") +
     (left ? ` ${counted(left, "more method")}: choose “all” above.` : "");
 }
 function drawGains() {
@@ -75,6 +77,7 @@ function drawGains() {
     alt: `${view.finding}. ${rows.map((row) => `${row.name} ${format(row.value)}`).join(", ")}.`,
   });
   const parts = [];
+  if (view.compared && view.runs > 1) parts.push(`Dots: each site’s median over ${view.runs} runs, so their mean may differ from the methods’ difference.`);
   if (interval) parts.push(`Lines: ${interval}.`);
   if (view.compared) parts.push(patients ? "Hollow: the interval contains 0, so it may be chance." : "Hollow: may be chance.", metric.lower ? `Right is better for the site: a lower ${lowered(metric.name)}.` : "");
   if (view.compared) parts.push(`${data.baselines[0]} trains each site alone.`);

@@ -48,6 +48,11 @@ function thresholdRange(steps, settings) {
   const lowest = settings.rule === "cumulative_ratio" ? 1 : 0;
   return [Math.max(lowest, ...bounds.filter((ratio) => ratio <= settings.threshold)), bounds.find((ratio) => ratio > settings.threshold) ?? Infinity];
 }
+// A threshold below 1 would cut where sensitivity falls; it is allowed, but nobody asks for it.
+function thresholds([low, high]) {
+  if (low <= 1) return high === Infinity ? "" : ` below ${short(high)}`;
+  return high === Infinity ? ` of at least ${short(low)}` : ` from ${short(low)} to just below ${short(high)}`;
+}
 function refusal(together, settings) {
   if (typeof together === "string") return together;
   const lowest = settings.rule === "cumulative_ratio" ? 1 : 0;
@@ -135,7 +140,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
     free && run.alone.length > 1 ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
-    range ? `Any threshold from ${short(range[0])} to ${range[1] === Infinity ? "∞" : `just below ${short(range[1])}`} gives this cut.` : null,
+    range ? `Any threshold${thresholds(range)} gives this cut.` : null,
     scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
   ];
   const more = [
@@ -168,7 +173,7 @@ function drawProfile(scores, run, together, cut, jump) {
     series, xLabel: "layer", xTitle: "", yLabel: `${what} (first layer = 1)`, log: true, format: short, tickFormat: powerOfTen,
     xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
     alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it rises ${short(jump)} times` : ""}.`,
-    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, `× ${short(jump)}`)] : [])],
+    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, `rises × ${short(jump)}`)] : [])],
   });
 }
 // Above the points of the shared layers, which are low where there is a jump.
@@ -196,7 +201,7 @@ function strip(layers, cut, px, top) {
   return [
     ...layers.flatMap(box),
     ...(cut ? [half(["shared: sent and averaged", "shared: sent", "shared"], 0, cut)] : []),
-    ...(cut < layers.length ? [half(["private: never leave their site", "private: stay", "private"], cut, layers.length)] : []),
+    ...(cut < layers.length ? [half(["private: never leave their site", "private: not sent", "private"], cut, layers.length)] : []),
     axisText({ x: px(0.5), y: top + 56 }, "input"),
     axisText({ x: px(layers.length + 0.5), y: top + 56, "text-anchor": "end" }, "output"),
   ];

@@ -89,7 +89,7 @@ def methods_finding(report: Report, table: ScoreTable, task: str) -> str:
     ties = [name for name, cell in cells.items() if cell.tie]
     if not ties:
         return _title(
-            f"{sentence}, beyond {within}" if runs >= ENOUGH_RUNS else f"{sentence}, in {runs} runs of each method"
+            f"{sentence}, beyond {within}" if runs >= ENOUGH_RUNS else f"{sentence} by the median of {runs} runs"
         )
     return _title(f"{sentence}; {_few(ties, 'others')} {'is' if len(ties) == 1 else 'are'} within {within}")
 
