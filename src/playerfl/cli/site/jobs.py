@@ -149,14 +149,17 @@ def _decide(state: Path, job: str, choice: Choice, most_layers: int | None = Non
     from playerfl.flower.site.files.audit import AuditLog
     from playerfl.flower.site.files.contract import decide
     from playerfl.flower.site.files.names import AUDIT
+    from playerfl.storage.ownership import as_owner_of
 
     known = job_names(state)
     if job not in known:
         raise ConfigError(one_of(job, known, "job"))
     contract = contract_of(state, job)
     check_most_layers(contract, most_layers)
-    decision = decide(state / job, contract, choice, most_layers)
-    AuditLog(state / AUDIT).add(choice, job=job, by=decision.by, terms=decision.terms, most_layers=decision.most_layers)
+    with as_owner_of(state):
+        decision = decide(state / job, contract, choice, most_layers)
+        facts = {"by": decision.by, "terms": decision.terms, "most_layers": decision.most_layers}
+        AuditLog(state / AUDIT).add(choice, job=job, **facts)
 
 
 def job_names(state: Path) -> list[str]:
