@@ -190,6 +190,13 @@ def test_a_directory_without_a_log_is_not_one_that_nothing_left(tmp_path: Path) 
         assert said.returncode == 2 and "has no audit log" in said.stderr and "intact" not in said.stderr
 
 
+def test_a_mistyped_job_is_not_one_of_which_nothing_left(job: Job) -> None:
+    for question in ((), ("--left", "0"), ("--json",)):
+        said = run("flower", "audit", "--state", job.home / "site-1", "--job", "jbo", *question)
+        assert said.returncode == 2 and "did you mean 'job'" in said.stderr and not said.stdout
+    assert run("flower", "audit", "--state", job.home / "site-1", "--job", "job", "--left", "0").returncode == 1
+
+
 def test_the_command_verifies_the_chain_and_a_hash_noted_earlier(job: Job) -> None:
     state = str(job.home / "site-1")
     shown = run("flower", "audit", "--state", state, "--json")
