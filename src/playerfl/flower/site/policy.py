@@ -119,7 +119,7 @@ class Policy(BaseModel):
     """This site's own copy of the model for jobs that replace the task's, like `--model`. A message never chooses it:
     it only says whether the task's model is replaced, and the server's and the site's must then be equal."""
     coordinators: list[str] = []
-    """Servers (NAME:PORT) that this site connects to; empty: the one given to `--server`."""
+    """Servers (NAME:PORT) whose messages this site answers; empty: the one given to `--server`."""
     jobs: AcceptedJobs = AcceptedJobs()
     layers: ProtectedLayers = ProtectedLayers()
     privacy: RequiredPrivacy = RequiredPrivacy()

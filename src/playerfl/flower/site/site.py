@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from playerfl.flower.site.files.budget import BudgetLedger
 from playerfl.flower.site.files.contract import Contract, Decision, Status, Terms, check_status, status
 from playerfl.flower.site.files.job_folder import JobFolder
 from playerfl.flower.site.files.names import AUDIT, CONTRACT, OWN, POLICY
-from playerfl.flower.site.files.stored_state import Generation, StoredState
+from playerfl.flower.site.files.stored_state import Generation, StoredState, reply_digest
 from playerfl.flower.site.pinning import Pinned, check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
@@ -145,16 +146,13 @@ class Site:
     def _terms(self, envelope: Envelope, experiment: Experiment) -> tuple[Contract, DataCheck]:
         """The contract of a new job and the check of its data; refuses what the data or the policy do not allow."""
         workspace = self._prepare(envelope, experiment)
-        parts = workspace.setup.sites[self.name]
-        if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
-            raise RefusedError("refused", refusal)
         pinned = workspace.pinned(self.policy)
         cut = pinned.first_cut()
         self._check_leaving(pinned, cut, None)
         contract = Contract.begin(
             envelope,
             pinned.layers.entries,
-            len(parts.train),
+            len(workspace.setup.sites[self.name].train),
             cut=cut,
             kept_back=sorted(pinned.kept_back()),
             numbers_at_start=dict(pinned.numbers_at_start()),
@@ -169,17 +167,30 @@ class Site:
             raise RefusedError("refused", refusal)
 
     def statuses(self) -> dict[str, Status]:
-        """Every job of this site, and its status."""
-        found: dict[str, Status] = {}
+        """Every job of this site whose files can be read, and its status."""
+        return {job: now for job, (_, now) in self._jobs().items()}
+
+    @property
+    def masks(self) -> bool:
+        """Whether this site has agreed to a job by secure aggregation that is not over."""
+        return any(contract.privacy.secure_range and now == "approved" for contract, now in self._jobs().values())
+
+    def _jobs(self) -> dict[str, tuple[Contract, Status]]:
+        found: dict[str, tuple[Contract, Status]] = {}
         for file in sorted(self.home.glob(f"*/{CONTRACT}")):
-            contract = Contract.read(file.parent)
-            assert contract is not None
-            found[file.parent.name] = status(contract, Decision.read(file.parent), automatic=self._automatic)
+            # A damaged job answers nothing itself; it must not keep others from starting.
+            with suppress(RunDirectoryError):
+                contract, decision = Contract.read(file.parent), Decision.read(file.parent)
+                if contract is not None:
+                    found[file.parent.name] = contract, status(contract, decision, automatic=self._automatic)
         return found
 
     def _prepare(self, envelope: Envelope, experiment: Experiment) -> Workspace:
         with limited_threads(experiment.threads):
             workspace = Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
+        parts = workspace.setup.sites[self.name]
+        if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
+            raise RefusedError("refused", refusal)
         fingerprint = digest(workspace.setup.initial)
         if fingerprint != envelope.model:
             raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
@@ -211,9 +222,11 @@ class Site:
     ) -> Response:
         stored = self._folder(envelope.job).state()
         asked = envelope.digest()
-        if stored is None and not envelope.after and contract.answers:
+        starts_again = stored is None and not envelope.after and bool(contract.answers)
+        if starts_again:
             # Only a site that lost its state, whether by accident or by hand, can be asked to start again.
-            self.audit.add("restart", job=envelope.job, detail="the state is gone; the site starts as a new one")
+            if contract.finished:
+                raise RefusedError("finished", "this site has finished the job; its state is gone")
             contract = replace(contract, answers={}, questions={})
         check_step(contract, envelope, request, asked, experiment.rounds)
         if stored and (stored.key, stored.asked) == (envelope.key, asked):
@@ -229,6 +242,8 @@ class Site:
         pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
         self._check_leaving(pinned, cut, decision)
         contract = contract.asking(envelope, asked)
+        if starts_again:
+            self.audit.add("restart", job=envelope.job, detail="the state is gone; the site starts as a new one")
         contract.write(self._folder(envelope.job).path)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
@@ -274,7 +289,7 @@ class Site:
             # Noise hides what a model was trained on; the fingerprint of the model itself would confirm a guess.
             fingerprint=digest(model) if finished and not envelope.privacy.noise else "",
         )
-        answered = contract.answering(envelope, asked)
+        answered = contract.answering(envelope, asked, reply_digest(reply))
         self._folder(envelope.job).store(experiment.to_toml(), answered, now, model if finished else None)
         return now
 
@@ -283,7 +298,8 @@ class Site:
         privacy: Privacy = envelope.privacy
         if privacy.clip or privacy.sensitivity_noise:
             make_directory(self.home / OWN, secret=True)
-            noise = secret_generator(secret_key(self.home / OWN / "noise.key"), envelope.job, envelope.key, asked)
+            key = secret_key(self.home / OWN / "noise.key")
+            noise = secret_generator(key, envelope.job, envelope.key, asked, reply_digest(reply))
             known = {**workspace.setup.initial, **request.download.weights}
             reply = replace(reply, upload=private_upload(reply.upload, known, privacy, noise))
         if privacy.secure_range and (name := outside(reply.upload.weights, privacy.secure_range)):

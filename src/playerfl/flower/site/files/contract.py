@@ -80,6 +80,8 @@ class Contract:
     """By round and verb, as in "3:fit"."""
     questions: dict[str, str] = field(default_factory=dict)
     """By round and verb: the fingerprint of the envelope whose answer was computed, whether or not it left."""
+    replies: dict[str, str] = field(default_factory=dict)
+    """By the fingerprint of an envelope: that of its reply. Also kept when the site starts again without its state."""
     opened: dict[str, list[int]] = field(default_factory=dict)
     """By exchange: the nodes over which a securely aggregated sum was opened."""
     weighed: dict[str, float] = field(default_factory=dict)
@@ -112,11 +114,16 @@ class Contract:
         new = dict.fromkeys(envelope.steps, asked)
         return replace(self, questions={**self.questions, **new})
 
-    def answering(self, envelope: Envelope, asked: str) -> Contract:
-        """The contract after answering; each round and verb is answered once."""
+    def answering(self, envelope: Envelope, asked: str, reply: str) -> Contract:
+        """The contract after answering; each round and verb is answered once, and a question always alike."""
         assert envelope.request is not None
+        if self.replies.get(asked, reply) != reply:
+            raise RefusedError(
+                "pinned",
+                f"{envelope.key} would be answered differently than before: the data or the programs have changed",
+            )
         new = dict.fromkeys(envelope.steps, Answered(envelope.key, asked))
-        return replace(self, answers={**self.answers, **new})
+        return replace(self, answers={**self.answers, **new}, replies={**self.replies, asked: reply})
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / CONTRACT, (json.dumps(asdict(self), indent=1) + "\n").encode(), RERUN_HINT)
