@@ -6,18 +6,25 @@ import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+from typer.testing import CliRunner
 
 from federations import task
 from flower.attacks import SITE, ask, asked, audit, step
 from flower.jobs import Job, site_setup
 from playerfl.algorithms import FedPer
+from playerfl.cli.main import app
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.federation.messages import Reply
+from playerfl.flower.server.transport import TooFewSitesError
+from playerfl.flower.site.describe import described
+from playerfl.flower.site.files.contract import Contract
 from playerfl.flower.site.policy import Policy
-from playerfl.flower.wire.codec import decode_response, envelope_parcel
+from playerfl.flower.wire.codec import decode_envelope, decode_response, envelope_parcel
 from playerfl.flower.wire.envelopes import Envelope, Privacy
 from playerfl.flower.wire.parcel import Parcel
 from playerfl.flower.wire.secure import MODULUS, QUANTISATION
@@ -161,3 +168,61 @@ def test_the_agent_accepts_messages_of_the_policys_coordinators_only(running: Jo
     secure = running.agent(SITE).answer(Parcel("secure", configs={RECORD_KEY_CONFIGS: SETUP}, server="evil:1"))
     assert decode_response(secure).code == "refused"
     assert decode_response(running.agent(SITE).answer(replace(parcel, server="fl.example.org:443"))).reply
+
+
+@pytest.mark.parametrize(("participation", "merged"), [(1.0, 2), (0.5, 2), (0.3, 1)])
+def test_a_server_promises_no_more_sites_per_merge_than_train_in_a_round(
+    participation: float, merged: int, tmp_path: Path
+) -> None:
+    """With a third of three sites in a round, every merge was one site's upload, although two were promised."""
+    policy = Policy.of({"approval": "automatic", "jobs": {"least_sites": 2}})
+    job = Job(tmp_path, "fedavg", rounds=2, policy=policy, participation=participation)
+    if merged >= 2:
+        job.run()
+    else:
+        with pytest.raises(TooFewSitesError, match="policy or a person there refuses the job"):
+            job.run()
+        assert "merges at least 1 sites" in audit(job, "refused")[-1]["detail"]
+    assert decode_envelope(job.grid.requests[0][1].content).merge_sites == merged
+    if participation < 1:
+        with pytest.raises(ConfigError, match=r"needs at least 3 sites in every round"):
+            job.run(job="other", min_sites=3, privacy=Privacy(secure_range=8.0))
+
+
+def test_an_approval_that_cannot_be_recorded_is_none(tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedper", rounds=1, policy=Policy.of({"jobs": {"least_sites": 1}}))
+    job.wait_in_vain()
+    (tmp_path / SITE / "audit.jsonl").unlink()
+    (tmp_path / SITE / "audit.jsonl").mkdir()
+    done = CliRunner().invoke(app, ["flower", "approve", "job", "--state", str(tmp_path / SITE)])
+    assert isinstance(done.exception, PlayerflError)
+    assert job.sites[SITE].statuses() == {"job": "waiting"}
+    done = CliRunner().invoke(app, ["flower", "refuse", "job", "--state", str(tmp_path / SITE)])
+    assert isinstance(done.exception, PlayerflError)
+    assert job.sites[SITE].statuses() == {"job": "refused"}
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"coordinators": ["fl.example.org"]}, "coordinators are written as NAME:PORT, not 'fl.example.org'"),
+        ({"coordinators": ["https://fl.example.org:443"]}, "coordinators are written as NAME:PORT"),
+        ({"sharing": {"column_names": False, "data_check": "columns"}}, "shares names of columns"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(table: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Policy.of(table)
+
+
+def test_no_setting_pushes_the_others_off_the_screen(tmp_path: Path) -> None:
+    """A quarter of a million characters in one option, before the line with the layers that leave."""
+    job = Job(tmp_path, "fedper", rounds=1, policy=Policy.of({"jobs": {"least_sites": 1}}))
+    job.wait_in_vain()
+    contract = Contract.read(tmp_path / SITE / "job")
+    assert contract is not None
+    endless = contract.terms.experiment.replace("[data]", f'[data]\ntarget = "{"x" * 200_000}"')
+    endless = endless if endless != contract.terms.experiment else f'{endless}\n[data]\ntarget = "{"x" * 200_000}"\n'
+    lines = described(replace(contract, terms=replace(contract.terms, experiment=endless)), job.policy)
+    assert max(map(len, lines)) < 1000
+    assert any("target = 'xxx" in line and "200,002 characters" in line for line in lines)

@@ -128,6 +128,23 @@ class Policy(BaseModel):
     units: dict[str, str] = {}
     """The units of columns, compared with those of other sites: `glucose = "mmol/l"`."""
 
+    @field_validator("coordinators")
+    @classmethod
+    def _addresses(cls, servers: list[str]) -> list[str]:
+        for server in servers:
+            host, _, port = server.rpartition(":")
+            if not host or "/" in host or not port.isdecimal():
+                raise ValueError(f"coordinators are written as NAME:PORT, not {server!r}")
+        return servers
+
+    @model_validator(mode="after")
+    def _without_contradiction(self) -> Policy:
+        if self.sharing.data_check == "columns" and not self.sharing.column_names:
+            raise ValueError(
+                'data_check = "columns" shares names of columns, but column_names = false: set data_check = "findings"'
+            )
+        return self
+
     @model_validator(mode="after")
     def _countable(self) -> Policy:
         if self.budget.epsilon is not None and self.sharing.scores and "scores" not in self.budget.uncounted:

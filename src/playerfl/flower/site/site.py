@@ -15,7 +15,7 @@ from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryErro
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.attempts import Attempts
-from playerfl.flower.site.data_check import checked_data, keep_check
+from playerfl.flower.site.data_check import add_unknown_units, checked_data, keep_check
 from playerfl.flower.site.files.audit import AuditLog
 from playerfl.flower.site.files.budget import BudgetLedger
 from playerfl.flower.site.files.contract import Contract, Decision, Status, Terms, check_status, status
@@ -158,7 +158,9 @@ class Site:
             numbers_at_start=dict(pinned.numbers_at_start()),
             numbers_per_round=dict(pinned.numbers_per_round()),
         )
-        return contract, checked_data(workspace.check)
+        check = checked_data(workspace.check)
+        add_unknown_units(check, workspace.schema, self.policy.units)
+        return contract, check
 
     def _check_leaving(self, pinned: Pinned, cut: int | None, decision: Decision | None) -> None:
         """Refuses a job that would upload more than the policy and the person who approved it allow."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -172,14 +172,27 @@ def _read(file: Path, reader: TypeAdapter[Kept]) -> Kept | None:
         raise RunDirectoryError(f"{file} cannot be read, so nothing leaves the site for this job") from problem
 
 
-def decide(folder: Path, contract: Contract, choice: Choice, most_layers: int | None = None) -> Decision:
-    """Records a person's decision. It needs no lock, so a job can be stopped while it trains."""
+def decide(
+    folder: Path,
+    contract: Contract,
+    choice: Choice,
+    most_layers: int | None = None,
+    record: Callable[[Decision], None] = lambda _: None,
+) -> Decision:
+    """Writes a person's decision. It needs no lock, so a job can be stopped while it trains.
+
+    `record` notes it in the audit log: an approval that cannot be noted does not count, a stop counts in any case.
+    """
     before = Decision.read(folder)
     if most_layers is None and before is not None:
         most_layers = before.most_layers
     decision = Decision(choice, contract.terms.digest(), _user(), _now(), most_layers)
+    if choice == "approved":
+        record(decision)
     write_atomically(folder / DECISION, (json.dumps(asdict(decision), indent=1) + "\n").encode(), RERUN_HINT)
     fsync_dir(folder)
+    if choice != "approved":
+        record(decision)
     return decision
 
 
