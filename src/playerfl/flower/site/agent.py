@@ -142,7 +142,7 @@ class SiteAgent:
         facts = {"job": job[:64], "key": key[:64], "code": code, "detail": detail[:500]}
         if code in WAIT or self._refused.spent() or self._refused.known(repr(facts)):
             return
-        self._refused.failed(repr(facts))
+        self._refused.note(repr(facts))
         try:
             self.site.audit.add("refused", **facts)
             if self._refused.spent():

@@ -48,6 +48,9 @@ class Site:
     find_setup: FindSetup
     policy: Policy = field(default_factory=Policy)
     attempts: Attempts = field(default_factory=Attempts)
+    """Jobs that do not fit this site."""
+    choices: Attempts = field(default_factory=Attempts)
+    """Choices of columns and rows for which no person was asked."""
 
     @property
     def audit(self) -> AuditLog:
@@ -127,12 +130,14 @@ class Site:
             raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
         if self.attempts.spent():
             raise RefusedError("refused", "too many of today's new jobs did not fit this site's data")
+        if self._automatic and self.policy.jobs.data is None:
+            self._count_choice(repr(experiment.data))
         try:
             contract, check = self._terms(envelope, experiment)
         except Exception as problem:
             if self._automatic:
                 raise
-            self.attempts.failed(Terms.of(envelope).digest())
+            self.attempts.note(Terms.of(envelope).digest())
             # Nobody has approved anything yet, so the server learns that it does not fit, but not why.
             log.info("%s: a new job does not fit", envelope.job, exc_info=True)
             raise RefusedError("data", f"the job does not fit this site: {problem}") from problem
@@ -142,6 +147,12 @@ class Site:
         contract.write(folder.path)
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
+
+    def _count_choice(self, data: str) -> None:
+        """Each choice of columns and rows tells a number of rows: with many, they could be counted by their values."""
+        if not self.choices.known(data) and self.choices.spent():
+            raise RefusedError("refused", "too many of today's new jobs chose other columns and rows; see [jobs.data]")
+        self.choices.note(data)
 
     def _terms(self, envelope: Envelope, experiment: Experiment) -> tuple[Contract, DataCheck]:
         """The contract of a new job and the check of its data; refuses what the data or the policy do not allow."""
