@@ -127,6 +127,15 @@ def test_a_message_writes_no_lines_of_its_own_into_the_log(tmp_path: Path) -> No
     assert others and all(line.startswith("  ") for line in others)
 
 
+def test_a_last_line_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
+    """The sentence began with the number of the open file."""
+    log = filled(tmp_path)
+    with log.path.open("ab") as file:
+        file.write(b"garbage\n")
+    with pytest.raises(RunDirectoryError, match=f"^{log.path}: the last line is damaged"):
+        log.add("left", job="job")
+
+
 def test_the_agent_and_a_person_may_write_at_the_same_time(tmp_path: Path) -> None:
     threads = [threading.Thread(target=filled, args=(tmp_path, 10)) for _ in range(4)]
     for thread in threads:
