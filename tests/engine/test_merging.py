@@ -55,6 +55,12 @@ def test_clipping_shortens_long_updates_only() -> None:
     assert digest(Merge(clip_norm=2.0)(within, COMMON)) == digest(weighted_mean(within))
 
 
+def test_sites_that_train_nothing_do_not_stop_the_others() -> None:
+    """With a median length of 0, all updates were scaled down to nothing."""
+    idle = parts([0.0, 0.0], [0.0, 0.0], [3.0, 4.0])
+    assert digest(Merge(clip_norm=2.0)(idle, COMMON)) == digest(weighted_mean(idle))
+
+
 @given(
     st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=2), min_size=3, max_size=9),
     st.floats(-1e30, 1e30),

@@ -112,6 +112,7 @@ def run(
 
     server = ServerHome(home)
     job = read_app_folder(app).job
+    _ = server.port
     show = (lambda _: None) if quiet else shown_changes(lambda line: say(f"{time.strftime('%H:%M:%S')} {line}"))
     run_id = submit(server, app, tuple(readmit or ()))
     try:

@@ -161,11 +161,16 @@ def _failing(algorithm: Algorithm, doing: str) -> Iterator[None]:
         raise
 
 
+def fitting_sites(sites: int, participation: float) -> int:
+    """How many of all sites fit in a round after the first."""
+    return max(1, math.ceil(participation * sites))
+
+
 def _participants(server: Server, participation: float) -> frozenset[SiteId]:
     """The sites that fit in this round. In the first round these are all sites, since each needs the initial model."""
     if participation >= 1.0 or server.round == 0:
         return frozenset(server.sites)
-    count = max(1, math.ceil(participation * len(server.sites)))
+    count = fitting_sites(len(server.sites), participation)
     drawn = torch.randperm(len(server.sites), generator=generator_for(server.seed, "participation", server.round))
     return frozenset(server.sites[i] for i in drawn[:count].tolist())
 

@@ -82,7 +82,8 @@ class Merge:
 def _clipped(parts: Parts, common: Mapping[str, Tensor], times: float) -> Parts:
     """The parts, with long updates scaled down; those within the bound are the same tensors."""
     lengths = [math.sqrt(squared_distance(weights, common)) for weights, _ in parts]
-    bound = times * median_low(lengths) if lengths else 0.0
+    # An update of nothing says nothing about how long updates usually are.
+    bound = times * median_low([length for length in lengths if length] or [0.0])
     clipped: list[tuple[Mapping[str, Tensor], float]] = []
     for (weights, share), length in zip(parts, lengths, strict=True):
         if length > bound:

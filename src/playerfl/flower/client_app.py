@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -50,7 +51,8 @@ def agent_of_node(context: Context) -> Answer:
     socket = context.node_config.get("agent")
     if not socket:
         raise ConfigError("the node has no agent; start it with playerfl flower site")
-    return lambda parcel: ask_agent(str(socket), parcel)
+    server = str(context.node_config.get("server", ""))
+    return lambda parcel: ask_agent(str(socket), replace(parcel, server=server))
 
 
 app = make_app(agent_of_node)

@@ -56,6 +56,18 @@ def pieces(tree: Any) -> Iterator[bytes | memoryview]:
         yield from _end_to_end(packing.tensors[kind])
 
 
+def digest(tree: Any) -> str:
+    """A fingerprint of a tree.
+
+    >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(3)})
+    False
+    """
+    hashed = hashlib.blake2b(digest_size=16)
+    for piece in pieces(tree):
+        hashed.update(piece)
+    return hashed.hexdigest()
+
+
 def model_pieces(weights: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """The bytes that `safetensors.torch.save` returns, piece by piece: `save` makes two copies of the whole model."""
     order = list(_KINDS)

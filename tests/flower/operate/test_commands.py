@@ -193,7 +193,10 @@ def test_only_the_nodes_user_can_read_the_relays_secret(tmp_path: Path) -> None:
         (("--agent-only", "--node-only"), "exclude each other"),
         (("--agent-only",), "this site has no data; name them with --task"),
         (("--agent-only", "--task", "digitz"), "digitz"),
-        (("--agent-only", "--task", "digits", "--node-user", "nobody-of-this-name"), "there is no user"),
+        (
+            ("--agent-only", "--task", "digits", "--node-user", "nobody-of-this-name"),
+            "there is no user called nobody-of-this-name;",
+        ),
         (("--agent-only", "--task", "digits", "--policy", "{policy}"), "did you mean 'approval'"),
         (("--agent-only", "--task", "digits", "--policy", "no.toml"), "cannot read no.toml"),
     ],
@@ -219,6 +222,11 @@ def test_a_site_connects_only_to_servers_that_its_policy_accepts(tmp_path: Path)
 def test_a_home_without_a_server_is_reported(tmp_path: Path) -> None:
     assert "is not a server's directory" in str(do("status", str(tmp_path)).exception)
     assert "is not an app folder" in str(do("run", str(tmp_path), str(tmp_path)).exception)
+    assert made(tmp_path).exit_code == 0
+    # Flower made a configuration of its own there.
+    (tmp_path / "empty").mkdir()
+    assert "is not a server's directory" in str(do("run", str(tmp_path / "empty"), str(tmp_path / "job")).exception)
+    assert not any((tmp_path / "empty").iterdir())
 
 
 def test_files_are_filled_in(tmp_path: Path) -> None:

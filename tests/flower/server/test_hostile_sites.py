@@ -156,6 +156,22 @@ def test_reversed_updates_fifteen_times_as_large_are_refused(tmp_path: Path) -> 
     assert refused["site"] == "site-1" and "times the round's median" in refused["reason"]
 
 
+@pytest.mark.parametrize("sites", [SITES[:2], SITES])
+def test_sites_that_train_nothing_do_not_have_the_others_refused(sites: tuple[str, ...], tmp_path: Path) -> None:
+    """Sent back as they came, weights have moved by 0, and every honest site further than 6 times that."""
+    job = Job(tmp_path, "fedavg", rounds=1, sites=sites, a_task=task(count=len(sites)))
+    idle = encode_response(Response("", "", Reply(Upload(1, job.in_process().setup.initial))))
+
+    def sends_back(site: str, _: Message, response: Message) -> Message:
+        if site != sites[-1] and len(response.content["weights"]):
+            response.content["weights"] = idle["weights"]
+        return response
+
+    job.tamper(sends_back)
+    job.run()
+    assert job.participation("refused") == []
+
+
 def test_no_claim_of_examples_lets_fifteen_times_the_median_pass() -> None:
     common = {"w": torch.zeros(4)}
     uploads = {"a": {"w": torch.ones(4)}, "b": {"w": torch.full((4,), -15.0)}, "c": {"w": torch.ones(4)}}

@@ -14,6 +14,7 @@ from flwr.app import Message
 from flower.attacks import ask, asked
 from flower.jobs import Job
 from playerfl.data.schema import ColumnSchema, Schema
+from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.setup import setup_finder, site_setup
 from playerfl.tasks.folder import folder_task
@@ -110,6 +111,30 @@ def test_units_are_compared_if_sites_declare_them(template: bool, tmp_path: Path
         job.sites[name] = replace(job.sites[name], policy=policy)
     job.run()
     assert "column 'bp' is in the unit 'kPa' at site-2" in job.participation("refused")[0]["reason"]
+
+
+@pytest.mark.parametrize("agreed", [False, True])
+def test_a_server_does_not_count_rows_by_their_values_with_one_job_after_another(agreed: bool, tmp_path: Path) -> None:
+    """Without approval, the first answer to each new job was how many rows do not have the value that it names."""
+    job = federation(tmp_path, table())
+    job.interrupt("site-2", "hello")
+    hello = replace(asked(job, "hello", "site-2"), schema="")
+    data = {**job.experiment.data, "missing": "drop"}
+    policy = Policy.of({"approval": "automatic", "jobs": {"data": data if agreed else None, "least_sites": 1}})
+    find = job.sites["site-2"].find_setup
+    job.sites["site-2"] = replace(job.sites["site-2"], policy=policy, find_setup=find, choices=Attempts())
+
+    def rows(number: int, age: int) -> int | None:
+        experiment = job.experiment.model_copy(update={"data": {**data, "missing_codes": [f"age={age}"]}})
+        own = lambda asked, site: site_setup(asked, folder_task(tmp_path / "data" / "site-2"), site)  # noqa: E731
+        object.__setattr__(job.sites["site-2"], "find_setup", own)
+        response = ask(job, replace(hello, job=f"job-{number}", experiment=experiment.to_toml()), "site-2")
+        return response.introduction and response.introduction.examples
+
+    counted = [rows(age, age) for age in range(20, 50)]
+    assert sum(count is not None for count in counted) == (0 if agreed else 20)
+    # Another job with columns and rows that were asked for before tells nothing new.
+    assert agreed or rows(100, 20) == counted[0]
 
 
 def test_a_text_that_cannot_be_sent_on_does_not_end_the_job(tmp_path: Path) -> None:

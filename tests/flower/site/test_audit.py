@@ -127,6 +127,15 @@ def test_a_message_writes_no_lines_of_its_own_into_the_log(tmp_path: Path) -> No
     assert others and all(line.startswith("  ") for line in others)
 
 
+def test_a_last_line_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
+    """The sentence began with the number of the open file."""
+    log = filled(tmp_path)
+    with log.path.open("ab") as file:
+        file.write(b"garbage\n")
+    with pytest.raises(RunDirectoryError, match=f"^{log.path}: the last line is damaged"):
+        log.add("left", job="job")
+
+
 def test_the_agent_and_a_person_may_write_at_the_same_time(tmp_path: Path) -> None:
     threads = [threading.Thread(target=filled, args=(tmp_path, 10)) for _ in range(4)]
     for thread in threads:
@@ -188,6 +197,13 @@ def test_a_directory_without_a_log_is_not_one_that_nothing_left(tmp_path: Path) 
     for state in (tmp_path, tmp_path / "mistyped"):
         said = run("flower", "audit", "--state", state)
         assert said.returncode == 2 and "has no audit log" in said.stderr and "intact" not in said.stderr
+
+
+def test_a_mistyped_job_is_not_one_of_which_nothing_left(job: Job) -> None:
+    for question in ((), ("--left", "0"), ("--json",)):
+        said = run("flower", "audit", "--state", job.home / "site-1", "--job", "jbo", *question)
+        assert said.returncode == 2 and "did you mean 'job'" in said.stderr and not said.stdout
+    assert run("flower", "audit", "--state", job.home / "site-1", "--job", "job", "--left", "0").returncode == 1
 
 
 def test_the_command_verifies_the_chain_and_a_hash_noted_earlier(job: Job) -> None:

@@ -177,6 +177,8 @@ def test_a_stage_of_secure_aggregation_that_is_refused_is_in_the_audit_log(tmp_p
     from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 
     job = Job(tmp_path, "fedavg", rounds=1)
+    job.deployment = replace(job.deployment, privacy=Privacy(secure_range=8.0), min_sites=3)
+    job.interrupt("site-2", "hello")
     setup = {Key.STAGE: "setup", Key.SAMPLE_NUMBER: 2, Key.THRESHOLD: 2}
     parcel = Parcel("secure", configs={RECORD_KEY_CONFIGS: setup})
     assert decode_response(job.agent(SITE).answer(parcel)).code == "privacy"

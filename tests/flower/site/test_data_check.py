@@ -82,6 +82,18 @@ def test_columns_are_rounded_and_another_unit_is_noticed(jobs: dict[str, Job]) -
     assert words in notes(job) and any(words in line for line in job.said)
 
 
+def test_a_unit_of_a_column_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    """A mistyped name switched the comparison of that unit off, and nobody noticed."""
+    job = federation(tmp_path, table())
+    policy = Policy.of({"approval": "automatic", "units": {"bpp": "mmHg", "age": "years"}})
+    job.sites["site-2"] = replace(job.sites["site-2"], policy=policy)
+    job.run()
+    check = read_check(tmp_path / "site-2" / "job")
+    assert check is not None
+    [words] = [finding["text"] for finding in check["findings"] if "policy" in finding["text"]]
+    assert words == "the policy has a unit for 'bpp', which is not a column of this job; did you mean 'bp'?"
+
+
 def test_a_template_in_the_folder_is_not_checked_as_a_site(tmp_path: Path) -> None:
     (tmp_path / "ours.csv").write_text(table())
     (tmp_path / "template.csv").write_text(table())

@@ -14,7 +14,8 @@ from playerfl.cli.options import DataDir, Json, examples
 
 DOCTOR_EXAMPLES = examples(
     "flower doctor --home /var/lib/playerfl",
-    "flower doctor --server fl.example.org:443 --ca ca.crt --key north.key --state /var/lib/playerfl --task ./data",
+    "flower doctor --server fl.example.org:443 --ca ca.crt --key north.key --state /var/lib/playerfl --task ./data "
+    "--policy site.toml",
 )
 
 
@@ -25,10 +26,11 @@ def doctor(
     key: Annotated[Path, typer.Option(help="For a site: its private key.")] = Path("site.key"),
     state: Annotated[Path, typer.Option(help="For a site: its directory.")] = Path("state"),
     task: Annotated[str | None, typer.Option(help="For a site: its data, a folder or FILE.py:NAME.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="For a site: its site.toml.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Check versions, ports, TLS, clocks, permissions and data, at the server (--home) or at a site (--server).
+    """Check versions, ports, TLS, clocks, permissions, policy and data, at the server (--home) or at a site (--server).
 
     Run it as the user that the service runs as. Exits with code 1 if something would fail.
     """
@@ -43,7 +45,7 @@ def doctor(
         findings += check_server(ServerHome(home))
     if server is not None:
         data = (lambda: _data(task, data_dir)) if task is not None else None
-        findings += check_site(server, ca, key, state, data)
+        findings += check_site(server, ca, key, state, data, policy)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:

@@ -42,7 +42,9 @@ def up(
     from playerfl.flower.operate.metrics import serving_metrics
     from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port
     from playerfl.flower.operate.supervision import LOOK_SECONDS, Supervisor
+    from playerfl.storage.ownership import check_owner
 
+    check_owner(home)
     server = ServerHome(home)
     server.prepare(name or (), port)
     say(_UNGUARDED)
@@ -83,19 +85,22 @@ def renew(
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.certificates import activate_renewal, expiry, prepare_renewal
     from playerfl.flower.operate.launch import ServerHome
+    from playerfl.storage.ownership import as_owner_of
 
     server = ServerHome(home)
     _ = server.port
     if drop_old and not activate:
         raise ConfigError("--drop-old needs --activate: until then, the server uses the old certificate")
     if not activate:
-        typer.echo(prepare_renewal(home))
+        with as_owner_of(home):
+            typer.echo(prepare_renewal(home))
         say(
             "send this ca.crt to every site, to replace the old one there and restart the node; then run "
             f"playerfl flower renew {home} --activate"
         )
         return
-    activate_renewal(home, drop_old=drop_old)
+    with as_owner_of(home):
+        activate_renewal(home, drop_old=drop_old)
     certificate = Path(home) / "server.pem"
     typer.echo(certificate)
     say(f"valid until {expiry(certificate):%Y-%m-%d}; reload nginx to use it (systemctl reload nginx)")

@@ -36,7 +36,7 @@ def audit(
     was changed or removed.
     """
     from playerfl.cli.messages import say
-    from playerfl.errors import ConfigError, RunDirectoryError
+    from playerfl.errors import ConfigError, RunDirectoryError, one_of
     from playerfl.flower.site.files.audit import GAP, AuditLog
     from playerfl.flower.site.files.names import AUDIT
 
@@ -46,6 +46,10 @@ def audit(
         raise ConfigError(f"{state} has no audit log; give the --state of playerfl flower site")
     if expect is not None and expect not in {entry["hash"] for entry in entries}:
         raise RunDirectoryError(f"{state / AUDIT} does not contain the hash {expect}: lines were removed or replaced")
+    jobs = sorted({entry["job"] for entry in entries if entry.get("job")})
+    if job is not None and job not in jobs:
+        # For a mistyped name, "nothing left" would be a wrong answer, too.
+        raise ConfigError(one_of(job, jobs, "job"))
     chosen = [entry for entry in entries if job is None or entry.get("job") == job]
     gaps = [str(entry["n"]) for entry in entries if entry["event"] == GAP]
     missing = f"{state / AUDIT}: lines are missing before line {', '.join(gaps)}" if gaps else None

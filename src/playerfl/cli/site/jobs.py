@@ -12,7 +12,7 @@ import typer
 from playerfl.cli.options import Json, examples
 
 if TYPE_CHECKING:
-    from playerfl.flower.site.files.contract import Choice, Contract
+    from playerfl.flower.site.files.contract import Choice, Contract, Decision
     from playerfl.flower.site.policy import Policy
 
 State = Annotated[Path, typer.Option(help="The site's directory.")]
@@ -149,14 +149,20 @@ def _decide(state: Path, job: str, choice: Choice, most_layers: int | None = Non
     from playerfl.flower.site.files.audit import AuditLog
     from playerfl.flower.site.files.contract import decide
     from playerfl.flower.site.files.names import AUDIT
+    from playerfl.storage.ownership import as_owner_of
 
     known = job_names(state)
     if job not in known:
         raise ConfigError(one_of(job, known, "job"))
     contract = contract_of(state, job)
     check_most_layers(contract, most_layers)
-    decision = decide(state / job, contract, choice, most_layers)
-    AuditLog(state / AUDIT).add(choice, job=job, by=decision.by, terms=decision.terms, most_layers=decision.most_layers)
+
+    def record(decision: Decision) -> None:
+        facts = {"by": decision.by, "terms": decision.terms, "most_layers": decision.most_layers}
+        AuditLog(state / AUDIT).add(choice, job=job, **facts)
+
+    with as_owner_of(state):
+        decide(state / job, contract, choice, most_layers, record)
 
 
 def job_names(state: Path) -> list[str]:

@@ -122,8 +122,10 @@ def run_agent(
     from playerfl.flower.site.process.memory import use_one_arena
     from playerfl.storage.atomic_files import make_directory
     from playerfl.storage.locking import locked
+    from playerfl.storage.ownership import check_owner
 
     use_one_arena()
+    check_owner(state)
     policy = read_policy(state, policy_file)
     if node is not None:
         policy.check_server(node[0].server)

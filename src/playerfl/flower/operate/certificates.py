@@ -78,9 +78,14 @@ def names_in(certificate: Path) -> list[str]:
     return [str(name.value) for name in alternatives]
 
 
-def expiry(certificate: Path) -> datetime:
-    """When the last certificate in a file expires."""
-    return max(one.not_valid_after_utc for one in _read(certificate))
+def expiry(file: Path) -> datetime:
+    """When a file of certificates is no longer of use.
+
+    In ca.crt, one authority is enough; a server's certificate may be followed by those that vouch for it, all of which
+    must be valid.
+    """
+    last = max if file.name == "ca.crt" else min
+    return last(one.not_valid_after_utc for one in _read(file))
 
 
 def expiry_warnings(folder: Path, now: datetime | None = None) -> list[str]:

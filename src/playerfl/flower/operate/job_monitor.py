@@ -18,6 +18,7 @@ from playerfl.flower.server.job_status import JobStatus, read_status, request_st
 from playerfl.flower.wire.envelopes import check_job
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.locking import locked
+from playerfl.storage.ownership import as_owner_of
 
 LOOK_SECONDS = 1.0
 """Between two reads of the job's status file."""
@@ -66,17 +67,20 @@ def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
     if status is not None and status.state == "ended":
         raise ConfigError(f"job {deployment.job} was ended for good; start a new job under another name")
     kept = home.submitted / deployment.job
-    make_directory(kept)
+    with as_owner_of(home.path):
+        make_directory(kept)
     with locked(kept, wait=True):
         _check_unchanged(home, deployment)
         last = _last_submission(home, deployment.job)
         if last is not None and status is not None and (status.under_way or _is_starting(status, last[1])):
             return last[0]
-        write_app_folder(kept / "app", deployment)
+        with as_owner_of(home.path):
+            write_app_folder(kept / "app", deployment)
         extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
         run_id = str(home.flwr("run", str(app.resolve()), CONNECTION, *extra)["run-id"])
         submission = {"run-id": run_id, "time": time.time()}
-        write_atomically(kept / RUN, json.dumps(submission).encode(), RERUN_HINT)
+        with as_owner_of(home.path):
+            write_atomically(kept / RUN, json.dumps(submission).encode(), RERUN_HINT)
     return run_id
 
 
@@ -187,7 +191,8 @@ def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) 
     if not folder.is_dir():
         names = [path.name for path in home.jobs.iterdir() if path.is_dir()] if home.jobs.is_dir() else []
         raise ConfigError(one_of(job, names, "job"))
-    request_stop(folder, final=final)
+    with as_owner_of(home.path):
+        request_stop(folder, final=final)
     ends = time.monotonic() + seconds
     while (status := read_status(folder)) is not None and status.under_way and time.monotonic() < ends:
         time.sleep(LOOK_SECONDS)
@@ -198,7 +203,8 @@ def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) 
     if status is None or status.under_way:
         raise FlowerError(f"job {job} does not stop; end its process at the server")
     if status.state not in (*STOPPED, "finished"):
-        request_stop(folder, final=final)
+        with as_owner_of(home.path):
+            request_stop(folder, final=final)
     final_status = read_status(folder)
     assert final_status is not None
     return final_status

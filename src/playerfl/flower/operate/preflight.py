@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -68,8 +69,9 @@ def check_server(home: ServerHome) -> Iterator[Finding]:
     try:
         warnings = expiry_warnings(home.path)
         ends = expiry(home.path / "server.pem")
+        expired = min(ends, expiry(home.authority)) < datetime.now(UTC)
         for warning in warnings:
-            yield Finding("certificate", "warning", warning)
+            yield Finding("certificate", "failure" if expired else "warning", warning)
         if not warnings:
             yield Finding("certificate", "ok", f"valid until {ends:%Y-%m-%d}")
         keys = KeyRegister(home.path).read()
@@ -101,9 +103,14 @@ def _server_port(home: ServerHome, port: int) -> Iterator[Finding]:
 
 
 def check_site(
-    server: str, authority: Path, key: Path, state: Path, load_data: Callable[[], str] | None = None
+    server: str,
+    authority: Path,
+    key: Path,
+    state: Path,
+    load_data: Callable[[], str] | None = None,
+    policy: Path | None = None,
 ) -> Iterator[Finding]:
-    """A site: its key, its directory, its data, and the connection to the server."""
+    """A site: its key, its directory, its policy, its data, and the connection to the server."""
     try:
         public = key.with_suffix(".pub")
         shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub file next to it)"
@@ -112,6 +119,8 @@ def check_site(
     except (OSError, ValueError) as problem:
         yield Finding("key", "failure", f"{key} cannot be used: {problem}")
     yield from _writable(state)
+    if policy is not None:
+        yield _policy(policy, server)
     if load_data is not None:
         try:
             yield Finding("data", "ok", load_data())
@@ -122,6 +131,20 @@ def check_site(
         yield Finding("server", "failure", f"--server must be NAME:PORT, as in fl.example.org:443, not {server!r}")
         return
     yield from check_connection(host, int(port), authority)
+
+
+def _policy(file: Path, server: str) -> Finding:
+    from playerfl.flower.site.policy import Policy
+
+    try:
+        policy = Policy.read(file)
+        policy.check_server(server)
+    except PlayerflError as problem:
+        return Finding("policy", "failure", str(problem))
+    if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return Finding("policy", "warning", f"others may write what this site agrees to: chmod go-w {file}")
+    approval = "a person approves every new job" if policy.approval == "person" else "jobs start without approval"
+    return Finding("policy", "ok", f"{file}: {approval}")
 
 
 def check_connection(host: str, port: int, authority: Path) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from playerfl.errors import RunDirectoryError
 from playerfl.flower.operate.keys import fingerprint_of
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
+from playerfl.storage.ownership import as_owner_of
 
 if TYPE_CHECKING:
     from playerfl.federation.messages import SiteId
@@ -61,7 +62,8 @@ class KeyRegister:
 
     def _write(self, keys: dict[SiteId, RegisteredKey]) -> None:
         table = {"sites": [asdict(key) for _, key in sorted(keys.items())]}
-        write_atomically(self.file, (json.dumps(table, indent=1) + "\n").encode(), RERUN_HINT)
+        with as_owner_of(self.file.parent):
+            write_atomically(self.file, (json.dumps(table, indent=1) + "\n").encode(), RERUN_HINT)
 
 
 def names_by_key(home: Path) -> Callable[[Any], SiteId | None]:

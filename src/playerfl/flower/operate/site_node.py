@@ -42,8 +42,9 @@ class SiteNode:
                 ) from problem
         if ":" not in self.server:
             raise ConfigError(f"--server must be NAME:PORT, as in fl.example.org:443, not {self.server!r}")
-        if any(character in str(self.agent) for character in "\"'\\\n"):
-            raise ConfigError(f"the path of the socket must not contain quotes or backslashes, but is {self.agent}")
+        for what, text in (("the path of the socket", str(self.agent.resolve())), ("--server", self.server)):
+            if any(character in text for character in "\"'\\\n"):
+                raise ConfigError(f"{what} must not contain quotes or backslashes, but is {text}")
         make_directory(self.home, secret=True)
 
     def environment(self) -> dict[str, str]:
@@ -63,5 +64,6 @@ class SiteNode:
             *("--root-certificates", str(self.authority.resolve())),
             *("--auth-supernode-private-key", str(self.key.resolve())),
             *("--host", LOOPBACK, "--port", str(self.port)),
-            *("--node-config", f'agent="{self.agent.resolve()}"'),
+            # Flower passes these to the relay; the agent compares the server with its policy.
+            *("--node-config", f'agent="{self.agent.resolve()}" server="{self.server}"'),
         ]

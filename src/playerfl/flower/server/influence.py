@@ -50,8 +50,8 @@ def far_away(
 ) -> dict[SiteId, str]:
     """Sites whose weights moved more than `bound` times as far from the common model as the round's median site.
 
-    With two sites the nearer one is the median, so a distant site is noticed. A site with more `examples` than the
-    median site may move further, see MOST_SIZE.
+    With two sites the nearer one is the median, so a distant site is noticed. A site that has not moved at all says
+    nothing about how far is usual. A site with more `examples` than the median site may move further, see MOST_SIZE.
 
     >>> import torch
     >>> common = {"w": torch.zeros(1)}
@@ -61,6 +61,7 @@ def far_away(
     if not bound or len(uploads) < 2:
         return {}
     moved = {site: math.sqrt(squared_distance(weights, common)) for site, weights in uploads.items() if weights}
+    moved = {site: far for site, far in moved.items() if far}
     if len(moved) < 2:
         return {}
     median = median_low(sorted(moved.values()))

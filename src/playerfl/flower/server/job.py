@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from playerfl.algorithms import Algorithm
 from playerfl.data.schema import Schema
+from playerfl.engine.loop import fitting_sites
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.model_layers import ModelLayers
@@ -88,7 +89,7 @@ class Job:
             __version__,
             digest(self.initial),
             privacy=deployment.privacy,
-            merge_sites=deployment.needed,
+            merge_sites=merged_sites(deployment, self.experiment),
         )
 
     @property
@@ -112,6 +113,11 @@ class Job:
         return described
 
 
+def merged_sites(deployment: Deployment, experiment: Experiment) -> int:
+    """The fewest sites whose uploads are merged in any round."""
+    return min(deployment.needed, fitting_sites(len(deployment.sites), experiment.participation))
+
+
 def checked_experiment(deployment: Deployment) -> Experiment:
     """The experiment of a deployment; ConfigError if they are incompatible."""
     experiment = Experiment.from_resolved(deployment.experiment)
@@ -121,7 +127,7 @@ def checked_experiment(deployment: Deployment) -> Experiment:
             "leave unseen out, and give only sites that train"
         )
     if deployment.privacy.secure_range:
-        check_secure(experiment.build_algorithm(), deployment.needed)
+        check_secure(experiment.build_algorithm(), merged_sites(deployment, experiment))
         if not experiment.merge.build().is_mean:
             raise ConfigError(
                 "secure aggregation shows the server only the mean of all uploads; merge.rule and merge.clip_norm need "

@@ -40,13 +40,17 @@ class SiteAgent:
         site."""
         with self._one_at_a_time:
             try:
+                self.site.policy.check_server(parcel.server)
                 return self._secure(parcel) if parcel.kind == "secure" else self._envelope(parcel)
             except RefusedError as refused:
                 log.warning("refused: %s (%s)", refused.code, refused)
                 return self._without_reply("", refused.code, str(refused))
-            except Exception:
+            except ConfigError as problem:
+                log.warning("refused: %s", problem)
+                return self._without_reply("", "refused", str(problem))
+            except Exception as problem:
                 log.exception("a message could not be handled")
-                return response_parcel(Response("", "", code="failed"))
+                return self._without_reply("", "failed", f"it could not be handled ({type(problem).__name__})")
 
     def _envelope(self, parcel: Parcel) -> Parcel:
         try:
@@ -109,8 +113,10 @@ class SiteAgent:
 
     def _secure(self, parcel: Parcel) -> Parcel:
         """One of the four stages of SecAgg+."""
-        from playerfl.flower.wire.secure import StageMemory, respond_to_stage
+        from playerfl.flower.wire.secure import StageMemory, names_its_job, respond_to_stage
 
+        if not names_its_job(parcel) and not self.site.masks:
+            raise RefusedError("privacy", "no approved job here uses secure aggregation")
         memory = self._masking.setdefault("memory", StageMemory())
         least_sites = self.site.policy.jobs.least_sites
         try:
@@ -138,7 +144,7 @@ class SiteAgent:
         facts = {"job": job[:64], "key": key[:64], "code": code, "detail": detail[:500]}
         if code in WAIT or self._refused.spent() or self._refused.known(repr(facts)):
             return
-        self._refused.failed(repr(facts))
+        self._refused.note(repr(facts))
         try:
             self.site.audit.add("refused", **facts)
             if self._refused.spent():

@@ -1,4 +1,4 @@
-"""Attempts: how many jobs that do not fit its data a site tries before it looks at no more of them."""
+"""Attempts: how many questions about its data, each with a new job, a site answers before it answers no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Attempts:
     """Each job that does not fit tells the server something, such as a column that is missing: only a few a day.
 
     >>> attempts = Attempts(most=2, clock=iter([0.0, 1.0, 2.0, 3.0, DAY + 0.5]).__next__)
-    >>> attempts.failed("one"), attempts.failed("one"), attempts.failed("other")    # asked again, it tells nothing new
+    >>> attempts.note("one"), attempts.note("one"), attempts.note("other")    # asked again, it tells nothing new
     (None, None, None)
     >>> attempts.spent(), attempts.spent()
     (True, False)
@@ -25,7 +25,7 @@ class Attempts:
     _times: dict[str, float] = field(default_factory=dict)
     """When a job with these terms was first tried."""
 
-    def failed(self, terms: str) -> None:
+    def note(self, terms: str) -> None:
         """Counts a job, given by a fingerprint of its terms."""
         self._times.setdefault(terms, self.clock())
 
@@ -34,7 +34,7 @@ class Attempts:
         return terms in self._times
 
     def spent(self) -> bool:
-        """Whether as many jobs as allowed have failed within a day."""
+        """Whether as many as allowed were counted within a day."""
         now = self.clock()
         self._times = {terms: since for terms, since in self._times.items() if since >= now - DAY}
         return len(self._times) >= self.most

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from playerfl.data.check.result import DataCheck
+from playerfl.data.schema import Schema
 from playerfl.flower.site.files.names import DATA_CHECK
 from playerfl.flower.site.policy import Sharing
 from playerfl.flower.wire.check_summary import CheckSummary
@@ -29,6 +31,15 @@ def checked_data(check: Callable[[], DataCheck]) -> DataCheck:
         failed = DataCheck("")
         failed.add("warning", "check", f"the data check itself failed ({type(problem).__name__}); see the site's log")
         return failed
+
+
+def add_unknown_units(check: DataCheck, schema: Schema | None, units: Mapping[str, str]) -> None:
+    """Warns about units that the policy declares for columns which are not there: they are compared with nothing."""
+    columns = [column.name for column in schema.columns] if schema else []
+    for name in sorted(units.keys() - set(columns)) if columns else ():
+        close = get_close_matches(name, columns, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        check.add("warning", "units", f"the policy has a unit for {name!r}, which is not a column of this job{hint}")
 
 
 def keep_check(check: DataCheck, folder: Path) -> None:
@@ -62,4 +73,4 @@ def shared_summary(check: Callable[[], DataCheck], sharing: Sharing) -> CheckSum
     """What the server learns of the check."""
     if sharing.data_check == "none":
         return None
-    return CheckSummary.of(checked_data(check), columns=sharing.data_check == "columns" and sharing.column_names)
+    return CheckSummary.of(checked_data(check), columns=sharing.data_check == "columns")

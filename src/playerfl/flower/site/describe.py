@@ -10,6 +10,8 @@ from playerfl.flower.site.privacy import epsilon
 from playerfl.layers.layer_map import some
 from playerfl.runs.experiment import Experiment
 
+_MOST_SHOWN = 200
+
 
 def described(contract: Contract, policy: Policy) -> list[str]:
     """Sentences about a job: the model, the layers that will leave, the rounds, the privacy, and warnings."""
@@ -45,8 +47,14 @@ def described(contract: Contract, policy: Policy) -> list[str]:
 
 def _settings(table: dict[str, object]) -> str:
     # Options come from the server: one with line breaks must not look like further lines of this description.
-    rest = ", ".join(f"{key} = {value!r}" for key, value in table.items() if key != "name" and value is not None)
+    rest = ", ".join(f"{key} = {_shown(value)}" for key, value in table.items() if key != "name" and value is not None)
     return f"{table['name']} ({rest})" if "name" in table and rest else str(table.get("name", rest))
+
+
+def _shown(value: object) -> str:
+    """A value; a very long one must not push the other lines off the screen."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} … ({len(text):,} characters in all)"
 
 
 def _leaving(algorithm: Algorithm, contract: Contract) -> str:

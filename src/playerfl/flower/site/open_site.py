@@ -72,7 +72,7 @@ def user_ids(names: list[str]) -> list[int]:
     try:
         return [pwd.getpwnam(name).pw_uid for name in names]
     except KeyError as problem:
-        raise ConfigError(f"there is no user {problem}; check --node-user") from problem
+        raise ConfigError(f"there is no user called {' or '.join(names)}; check --node-user") from problem
 
 
 def group_of(names: list[str]) -> int | None:

@@ -119,7 +119,7 @@ class Policy(BaseModel):
     """This site's own copy of the model for jobs that replace the task's, like `--model`. A message never chooses it:
     it only says whether the task's model is replaced, and the server's and the site's must then be equal."""
     coordinators: list[str] = []
-    """Servers (NAME:PORT) that this site connects to; empty: the one given to `--server`."""
+    """Servers (NAME:PORT) whose messages this site answers; empty: the one given to `--server`."""
     jobs: AcceptedJobs = AcceptedJobs()
     layers: ProtectedLayers = ProtectedLayers()
     privacy: RequiredPrivacy = RequiredPrivacy()
@@ -127,6 +127,23 @@ class Policy(BaseModel):
     sharing: Sharing = Sharing()
     units: dict[str, str] = {}
     """The units of columns, compared with those of other sites: `glucose = "mmol/l"`."""
+
+    @field_validator("coordinators")
+    @classmethod
+    def _addresses(cls, servers: list[str]) -> list[str]:
+        for server in servers:
+            host, _, port = server.rpartition(":")
+            if not host or "/" in host or not port.isdecimal():
+                raise ValueError(f"coordinators are written as NAME:PORT, not {server!r}")
+        return servers
+
+    @model_validator(mode="after")
+    def _without_contradiction(self) -> Policy:
+        if self.sharing.data_check == "columns" and not self.sharing.column_names:
+            raise ValueError(
+                'data_check = "columns" shares names of columns, but column_names = false: set data_check = "findings"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _countable(self) -> Policy:

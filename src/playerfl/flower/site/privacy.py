@@ -121,12 +121,14 @@ def secret_key(file: Path) -> bytes:
     return key
 
 
-def secret_generator(key: bytes, *asked: str) -> torch.Generator:
+def secret_generator(key: bytes, *hides: str) -> torch.Generator:
     """For noise that nobody can subtract: the server knows the seed of the run's other random streams.
 
-    The same question always gets the same noise, even after a crash, so asking again reveals nothing new.
+    `hides`: the question, and a fingerprint of the upload as it is without noise. The same question about the same data
+    gets the same noise, even after a crash, so asking again reveals nothing new. After the data have changed, equal
+    noise would show the difference of two uploads as it is.
     """
-    seed = hmac.new(key, "\0".join(asked).encode(), hashlib.sha256).digest()
+    seed = hmac.new(key, "\0".join(hides).encode(), hashlib.sha256).digest()
     return torch.Generator().manual_seed(int.from_bytes(seed[:8], "little") >> 1)
 
 

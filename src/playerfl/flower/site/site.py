@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,13 +15,13 @@ from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryErro
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.attempts import Attempts
-from playerfl.flower.site.data_check import checked_data, keep_check
+from playerfl.flower.site.data_check import add_unknown_units, checked_data, keep_check
 from playerfl.flower.site.files.audit import AuditLog
 from playerfl.flower.site.files.budget import BudgetLedger
 from playerfl.flower.site.files.contract import Contract, Decision, Status, Terms, check_status, status
 from playerfl.flower.site.files.job_folder import JobFolder
 from playerfl.flower.site.files.names import AUDIT, CONTRACT, OWN, POLICY
-from playerfl.flower.site.files.stored_state import Generation, StoredState
+from playerfl.flower.site.files.stored_state import Generation, StoredState, reply_digest
 from playerfl.flower.site.pinning import Pinned, check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
@@ -47,6 +48,9 @@ class Site:
     find_setup: FindSetup
     policy: Policy = field(default_factory=Policy)
     attempts: Attempts = field(default_factory=Attempts)
+    """Jobs that do not fit this site."""
+    choices: Attempts = field(default_factory=Attempts)
+    """Choices of columns and rows for which no person was asked."""
 
     @property
     def audit(self) -> AuditLog:
@@ -126,12 +130,14 @@ class Site:
             raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
         if self.attempts.spent():
             raise RefusedError("refused", "too many of today's new jobs did not fit this site's data")
+        if self._automatic and self.policy.jobs.data is None:
+            self._count_choice(repr(experiment.data))
         try:
             contract, check = self._terms(envelope, experiment)
         except Exception as problem:
             if self._automatic:
                 raise
-            self.attempts.failed(Terms.of(envelope).digest())
+            self.attempts.note(Terms.of(envelope).digest())
             # Nobody has approved anything yet, so the server learns that it does not fit, but not why.
             log.info("%s: a new job does not fit", envelope.job, exc_info=True)
             raise RefusedError("data", f"the job does not fit this site: {problem}") from problem
@@ -142,25 +148,30 @@ class Site:
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
 
+    def _count_choice(self, data: str) -> None:
+        """Each choice of columns and rows tells a number of rows: with many, they could be counted by their values."""
+        if not self.choices.known(data) and self.choices.spent():
+            raise RefusedError("refused", "too many of today's new jobs chose other columns and rows; see [jobs.data]")
+        self.choices.note(data)
+
     def _terms(self, envelope: Envelope, experiment: Experiment) -> tuple[Contract, DataCheck]:
         """The contract of a new job and the check of its data; refuses what the data or the policy do not allow."""
         workspace = self._prepare(envelope, experiment)
-        parts = workspace.setup.sites[self.name]
-        if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
-            raise RefusedError("refused", refusal)
         pinned = workspace.pinned(self.policy)
         cut = pinned.first_cut()
         self._check_leaving(pinned, cut, None)
         contract = Contract.begin(
             envelope,
             pinned.layers.entries,
-            len(parts.train),
+            len(workspace.setup.sites[self.name].train),
             cut=cut,
             kept_back=sorted(pinned.kept_back()),
             numbers_at_start=dict(pinned.numbers_at_start()),
             numbers_per_round=dict(pinned.numbers_per_round()),
         )
-        return contract, checked_data(workspace.check)
+        check = checked_data(workspace.check)
+        add_unknown_units(check, workspace.schema, self.policy.units)
+        return contract, check
 
     def _check_leaving(self, pinned: Pinned, cut: int | None, decision: Decision | None) -> None:
         """Refuses a job that would upload more than the policy and the person who approved it allow."""
@@ -169,17 +180,30 @@ class Site:
             raise RefusedError("refused", refusal)
 
     def statuses(self) -> dict[str, Status]:
-        """Every job of this site, and its status."""
-        found: dict[str, Status] = {}
+        """Every job of this site whose files can be read, and its status."""
+        return {job: now for job, (_, now) in self._jobs().items()}
+
+    @property
+    def masks(self) -> bool:
+        """Whether this site has agreed to a job by secure aggregation that is not over."""
+        return any(contract.privacy.secure_range and now == "approved" for contract, now in self._jobs().values())
+
+    def _jobs(self) -> dict[str, tuple[Contract, Status]]:
+        found: dict[str, tuple[Contract, Status]] = {}
         for file in sorted(self.home.glob(f"*/{CONTRACT}")):
-            contract = Contract.read(file.parent)
-            assert contract is not None
-            found[file.parent.name] = status(contract, Decision.read(file.parent), automatic=self._automatic)
+            # A damaged job answers nothing itself; it must not keep others from starting.
+            with suppress(RunDirectoryError):
+                contract, decision = Contract.read(file.parent), Decision.read(file.parent)
+                if contract is not None:
+                    found[file.parent.name] = contract, status(contract, decision, automatic=self._automatic)
         return found
 
     def _prepare(self, envelope: Envelope, experiment: Experiment) -> Workspace:
         with limited_threads(experiment.threads):
             workspace = Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
+        parts = workspace.setup.sites[self.name]
+        if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
+            raise RefusedError("refused", refusal)
         fingerprint = digest(workspace.setup.initial)
         if fingerprint != envelope.model:
             raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
@@ -211,9 +235,11 @@ class Site:
     ) -> Response:
         stored = self._folder(envelope.job).state()
         asked = envelope.digest()
-        if stored is None and not envelope.after and contract.answers:
+        starts_again = stored is None and not envelope.after and bool(contract.answers)
+        if starts_again:
             # Only a site that lost its state, whether by accident or by hand, can be asked to start again.
-            self.audit.add("restart", job=envelope.job, detail="the state is gone; the site starts as a new one")
+            if contract.finished:
+                raise RefusedError("finished", "this site has finished the job; its state is gone")
             contract = replace(contract, answers={}, questions={})
         check_step(contract, envelope, request, asked, experiment.rounds)
         if stored and (stored.key, stored.asked) == (envelope.key, asked):
@@ -230,6 +256,8 @@ class Site:
         pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
         self._check_leaving(pinned, cut, decision)
         contract = contract.asking(envelope, asked)
+        if starts_again:
+            self.audit.add("restart", job=envelope.job, detail="the state is gone; the site starts as a new one")
         contract.write(self._folder(envelope.job).path)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
@@ -275,7 +303,7 @@ class Site:
             # Noise hides what a model was trained on; the fingerprint of the model itself would confirm a guess.
             fingerprint=digest(model) if finished and not envelope.privacy.noise else "",
         )
-        answered = contract.answering(envelope, asked)
+        answered = contract.answering(envelope, asked, reply_digest(reply))
         self._folder(envelope.job).store(experiment.to_toml(), answered, now, model if finished else None)
         return now
 
@@ -284,7 +312,8 @@ class Site:
         privacy: Privacy = envelope.privacy
         if privacy.clip or privacy.sensitivity_noise:
             make_directory(self.home / OWN, secret=True)
-            noise = secret_generator(secret_key(self.home / OWN / "noise.key"), envelope.job, envelope.key, asked)
+            key = secret_key(self.home / OWN / "noise.key")
+            noise = secret_generator(key, envelope.job, envelope.key, asked, reply_digest(reply))
             known = {**workspace.setup.initial, **request.download.weights}
             reply = replace(reply, upload=private_upload(reply.upload, known, privacy, noise))
         if privacy.secure_range and (name := outside(reply.upload.weights, privacy.secure_range)):

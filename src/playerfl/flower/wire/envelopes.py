@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -118,10 +117,7 @@ class Envelope:
             download = request.download
             asked += [request.verbs, request.best_round, download.round, download.weights, dict(download.info)]
             asked += ["common"] if request.common else []
-        fingerprint = hashlib.blake2b(digest_size=16)
-        for piece in tensor_tree.pieces({"asked": asked}):
-            fingerprint.update(piece)
-        return fingerprint.hexdigest()
+        return tensor_tree.digest({"asked": asked})
 
 
 @dataclass(frozen=True)

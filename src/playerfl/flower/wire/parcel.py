@@ -20,6 +20,7 @@ MOST_HEADER_BYTES = 2**24
 MOST_BYTES = 2**33
 """The longest message that is accepted, unless the reader sets a lower limit."""
 _PIECE = 2**20
+_PARTS = {"kind", "node", "server", "arrays", "metrics", "configs"}
 _SCALARS = (bool, int, float, str, bytes)
 
 Values = dict[str, Any]
@@ -50,6 +51,8 @@ class Parcel:
     configs: Mapping[str, Values] = field(default_factory=dict)
     node: int = 0
     """The number of the node that it was sent to, which secure aggregation needs."""
+    server: str = ""
+    """The server (NAME:PORT) that the node is connected to, by the node's own account."""
 
     def pieces(self) -> list[bytes | memoryview]:
         """Its bytes, without a copy of the arrays.
@@ -62,6 +65,7 @@ class Parcel:
         header = {
             "kind": self.kind,
             "node": self.node,
+            **({"server": self.server} if self.server else {}),
             "arrays": {
                 record: [[name, a.dtype, list(a.shape), a.stype, len(a.data)] for name, a in arrays.items()]
                 for record, arrays in self.arrays.items()
@@ -134,7 +138,7 @@ def _exactly(connection: socket.socket, count: int) -> bytearray:
 def _parsed(header: bytes, data: memoryview) -> Parcel:
     try:
         table = parsed_json(header, _without_duplicates)
-        if not isinstance(table, dict) or table.keys() != {"kind", "node", "arrays", "metrics", "configs"}:
+        if not isinstance(table, dict) or {"server", *table} != _PARTS:
             raise ValueError("unknown parts")
         position = 0
         arrays: dict[str, dict[str, RawArray]] = {}
@@ -151,11 +155,12 @@ def _parsed(header: bytes, data: memoryview) -> Parcel:
                 position += count
         if position != len(data):
             raise ValueError("there are more bytes than arrays")
-        if type(table["kind"]) is not str or type(table["node"]) is not int:
-            raise ValueError("its kind or node has the wrong type")
+        server = table.get("server", "")
+        if type(table["kind"]) is not str or type(table["node"]) is not int or type(server) is not str:
+            raise ValueError("its kind, node or server has the wrong type")
         metrics = {record: _values(values) for record, values in _table(table["metrics"]).items()}
         configs = {record: _values(values) for record, values in _table(table["configs"]).items()}
-        return Parcel(table["kind"], arrays, metrics, configs, table["node"])
+        return Parcel(table["kind"], arrays, metrics, configs, table["node"], server)
     except (ValueError, TypeError, RecursionError) as problem:
         raise ParcelError(f"the parcel cannot be read: {str(problem)[:100]}") from problem
 

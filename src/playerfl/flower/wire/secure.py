@@ -127,6 +127,11 @@ def respond_to_stage(
     return from_records(reply.content, "secure"), Stage(stage, memory.job, memory.key, entries)
 
 
+def names_its_job(parcel: Parcel) -> bool:
+    """Whether a message is one of the last two stages, which open something of a job that they name."""
+    return parcel.configs.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE) in ("collect_masked_vectors", "unmask")
+
+
 @contextmanager
 def _same_rounding(stage: str, content: RecordDict, node: int) -> Iterator[None]:
     """Flower rounds at random, by numpy's global generator: rounded afresh each time, an upload could be averaged."""

@@ -49,7 +49,7 @@ class AuditLog:
         """Adds a line; when this returns, it is on the disk."""
         try:
             with self._open() as file:
-                number, before, end = _last(file)
+                number, before, end = _last(file, self.path)
                 file.truncate(end)
                 noted = self._noted()
                 missing = noted is not None and noted != (number, before) and not _contains(file, noted)
@@ -166,7 +166,7 @@ def _written(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(entry).encode()
 
 
-def _last(file: BinaryIO) -> tuple[int, str, int]:
+def _last(file: BinaryIO, path: Path) -> tuple[int, str, int]:
     """The number and hash of the last whole line, and where it ends."""
     size = file.seek(0, os.SEEK_END)
     back = _TAIL
@@ -183,7 +183,7 @@ def _last(file: BinaryIO) -> tuple[int, str, int]:
                     return int(entry["n"]), str(entry["hash"]), max(0, size - back) + len(whole) + 1
                 except (ValueError, KeyError, TypeError, RecursionError) as problem:
                     raise RunDirectoryError(
-                        f"{file.name}: the last line is damaged; move the file elsewhere, and keep it"
+                        f"{path}: the last line is damaged; move the file elsewhere, and keep it"
                     ) from problem
         elif back >= size:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -80,6 +80,8 @@ class Contract:
     """By round and verb, as in "3:fit"."""
     questions: dict[str, str] = field(default_factory=dict)
     """By round and verb: the fingerprint of the envelope whose answer was computed, whether or not it left."""
+    replies: dict[str, str] = field(default_factory=dict)
+    """By the fingerprint of an envelope: that of its reply. Also kept when the site starts again without its state."""
     opened: dict[str, list[int]] = field(default_factory=dict)
     """By exchange: the nodes over which a securely aggregated sum was opened."""
     weighed: dict[str, float] = field(default_factory=dict)
@@ -112,11 +114,16 @@ class Contract:
         new = dict.fromkeys(envelope.steps, asked)
         return replace(self, questions={**self.questions, **new})
 
-    def answering(self, envelope: Envelope, asked: str) -> Contract:
-        """The contract after answering; each round and verb is answered once."""
+    def answering(self, envelope: Envelope, asked: str, reply: str) -> Contract:
+        """The contract after answering; each round and verb is answered once, and a question always alike."""
         assert envelope.request is not None
+        if self.replies.get(asked, reply) != reply:
+            raise RefusedError(
+                "pinned",
+                f"{envelope.key} would be answered differently than before: the data or the programs have changed",
+            )
         new = dict.fromkeys(envelope.steps, Answered(envelope.key, asked))
-        return replace(self, answers={**self.answers, **new})
+        return replace(self, answers={**self.answers, **new}, replies={**self.replies, asked: reply})
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / CONTRACT, (json.dumps(asdict(self), indent=1) + "\n").encode(), RERUN_HINT)
@@ -165,14 +172,27 @@ def _read(file: Path, reader: TypeAdapter[Kept]) -> Kept | None:
         raise RunDirectoryError(f"{file} cannot be read, so nothing leaves the site for this job") from problem
 
 
-def decide(folder: Path, contract: Contract, choice: Choice, most_layers: int | None = None) -> Decision:
-    """Records a person's decision. It needs no lock, so a job can be stopped while it trains."""
+def decide(
+    folder: Path,
+    contract: Contract,
+    choice: Choice,
+    most_layers: int | None = None,
+    record: Callable[[Decision], None] = lambda _: None,
+) -> Decision:
+    """Writes a person's decision. It needs no lock, so a job can be stopped while it trains.
+
+    `record` notes it in the audit log: an approval that cannot be noted does not count, a stop counts in any case.
+    """
     before = Decision.read(folder)
     if most_layers is None and before is not None:
         most_layers = before.most_layers
     decision = Decision(choice, contract.terms.digest(), _user(), _now(), most_layers)
+    if choice == "approved":
+        record(decision)
     write_atomically(folder / DECISION, (json.dumps(asdict(decision), indent=1) + "\n").encode(), RERUN_HINT)
     fsync_dir(folder)
+    if choice != "approved":
+        record(decision)
     return decision
 
 

@@ -48,18 +48,12 @@ class StoredState:
         return (*self.history, Generation(self.key, self.state))
 
     def to_tree(self) -> dict[str, Any]:
-        upload = self.reply.upload
         return {
             "history": [{"key": past.key, "state": past.state} for past in self.history],
             "key": self.key,
             "asked": self.asked,
             "state": self.state,
-            "reply": {
-                "num_examples": upload.num_examples,
-                "weights": dict(upload.weights),
-                "info": dict(upload.info),
-                "scores": [list(score) for score in self.reply.scores],
-            },
+            "reply": _reply_tree(self.reply),
             "secure": self.secure,
             "fingerprint": self.fingerprint,
         }
@@ -87,6 +81,23 @@ class StoredState:
             tree["secure"],
             tree["fingerprint"],
         )
+
+
+def reply_digest(reply: Reply) -> str:
+    """A fingerprint of what may leave of a reply, whatever the order of its tensors."""
+    tree = _reply_tree(reply)
+    return tensor_tree.digest({**tree, **{part: dict(sorted(tree[part].items())) for part in ("weights", "info")}})
+
+
+def _reply_tree(reply: Reply) -> dict[str, Any]:
+    """Everything but the confusion matrices, which stay here."""
+    upload = reply.upload
+    return {
+        "num_examples": upload.num_examples,
+        "weights": dict(upload.weights),
+        "info": dict(upload.info),
+        "scores": [list(score) for score in reply.scores],
+    }
 
 
 _STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
