@@ -11,7 +11,7 @@ def test_every_row_of_the_threat_tables_names_a_test_that_exists() -> None:
     page = (ROOT / "docs" / "security-model.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| attack")]
     assert len(rows) > 20
-    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests" / "flower").rglob("test_*.py"))
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
     defined = set(re.findall(r"^def (test_\w+)\(", code, flags=re.MULTILINE))
     for row in rows:
         _, attack, _, tests, _, _ = row.split("|")

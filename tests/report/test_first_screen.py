@@ -55,7 +55,7 @@ def findings(report: Report, method: str = "PLayer-FL", task: str = "digits") ->
             3,
             "On digits, PLayer-FL has the best macro-F1: 60.1 % (range of 3 runs: 60.0 to 60.2); 3 runs are a first "
             "look, not a result.",
-            "PLayer-FL scores best, in 3 runs of each method",
+            "PLayer-FL scores best by the median of 3 runs",
             "PLayer-FL: 2 of 3 sites better off than alone, west worse off; all of this may be chance",
         ),
         (

@@ -71,7 +71,7 @@ def test_the_page_opens_and_draws_everything(opened: Open) -> None:
     shown = opened()
     labels = shown.run("[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))")
     assert [label.split(":")[0].split(" by ")[0] for label in labels] == [
-        "Ditto scores best, in 3 runs of each method. Macro-F1 in %, higher is better",
+        "Ditto scores best",
         "PLayer-FL",
         "Each layer’s sensitivity, relative to the first layer, of all sites together",
         "Mean ranks, best first",
