@@ -32,7 +32,7 @@ def accuracies(archive: Path) -> dict[str, dict[str, Accuracies]]:
 
 
 def cell(own: Accuracies, best: Accuracies) -> str:
-    """Bold: the best; ≈: not behind the best in every seed.
+    """Bold: the best; ≈: in at least one seed, not behind the best.
 
     >>> cell({1: 80.0, 2: 84.0}, {1: 81.0, 2: 83.0})
     '82.0 (80–84) ≈'

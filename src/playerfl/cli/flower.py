@@ -69,7 +69,7 @@ def files(
     name: Annotated[str, typer.Option(help="The server's name, as sites see it.")],
     port: Annotated[int, typer.Option(help="The server's port on loopback.")] = 8000,
     listen: Annotated[int, typer.Option(help="The port sites connect to.")] = 443,
-    site: Annotated[str, typer.Option(help="The site's name in the example site service.")] = "north",
+    site: Annotated[str, typer.Option(help="Name of the site in the generated service files.")] = "north",
 ) -> None:
     """Write systemd services, and an nginx configuration that forwards only the fleet interface, to DIR."""
     from playerfl.flower.operate.files import write_files

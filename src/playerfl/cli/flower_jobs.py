@@ -35,7 +35,10 @@ def init(
     deadline: Annotated[float, typer.Option(help="Seconds a round waits for its sites.")] = 3600.0,
     norm_bound: Annotated[
         float,
-        typer.Option(help="Refuse uploads that changed by more than this many times the round's median (0: off)."),
+        typer.Option(
+            help="Refuse an upload that moved more than this many times as far from the shared model as that of the "
+            "round's median site (0: off)."
+        ),
     ] = 6.0,
     max_weight: Annotated[
         float, typer.Option(help="The largest share of the mean that one site can have (1: no cap).")

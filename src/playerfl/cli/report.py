@@ -50,10 +50,10 @@ class FigureFormat(StrEnum):
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
     baseline_local: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The baseline for training alone, a method (default: local).")
+        str | None, typer.Option(metavar="NAME", help="The method that stands for training alone (default: local).")
     ] = None,
     baseline_global: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The baseline for plain averaging, a method (default: fedavg).")
+        str | None, typer.Option(metavar="NAME", help="The method that stands for plain averaging (default: fedavg).")
     ] = None,
     metric: Annotated[
         str | None,
@@ -65,7 +65,8 @@ def report(
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="A page, Markdown, LaTeX or CSV tables (default: by the extension of --out, or html)."
+            "--format",
+            help="html (a page), md, latex, or csv (tables); default: by the extension of --out, or else html.",
         ),
     ] = None,
     figures: Annotated[

@@ -32,7 +32,10 @@ def study(
     out: Annotated[Path | None, typer.Option(help="Study directory (default: runs/NAME).")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the runs and estimate the time; run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Count the runs and estimate their time from a few timed steps; start none of them."
+        ),
     ] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")] = False,
     backend: Annotated[str, typer.Option(help="processes, ray, or serial (in this process).")] = "processes",

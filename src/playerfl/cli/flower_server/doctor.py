@@ -20,8 +20,10 @@ DOCTOR_EXAMPLES = examples(
 
 
 def doctor(
-    home: Annotated[Path | None, typer.Option(help="The server's directory: check the server.")] = None,
-    server: Annotated[str | None, typer.Option(metavar="NAME:PORT", help="The server: check a site.")] = None,
+    home: Annotated[Path | None, typer.Option(help="Check the server in this directory.")] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="NAME:PORT", help="Check a site that connects to this server.")
+    ] = None,
     ca: Annotated[Path, typer.Option(help="For a site: the server's ca.crt.")] = Path("ca.crt"),
     key: Annotated[Path, typer.Option(help="For a site: its private key.")] = Path("site.key"),
     state: Annotated[Path, typer.Option(help="For a site: its directory.")] = Path("state"),

@@ -26,18 +26,22 @@ def plan(
         float, typer.Option(help="Parameters of the shared layers, e.g. 25e6; others do not travel.")
     ],
     training: Annotated[float, typer.Option(help="Seconds a typical site takes to train and evaluate, per round.")],
-    tensors: Annotated[int, typer.Option(min=1, help="How many tensors these parameters are in.")] = 50,
+    tensors: Annotated[int, typer.Option(min=1, help="Number of tensors that hold these parameters.")] = 50,
     spread: Annotated[
-        float, typer.Option(min=0, help="How much that time varies: the standard deviation of its logarithm.")
+        float, typer.Option(min=0, help="Spread of training times: the standard deviation of their logarithm.")
     ] = 0.2,
     slow: Annotated[int, typer.Option(min=0, help="How many sites are slow.")] = 0,
     slowness: Annotated[float, typer.Option(min=0, help="How many times as long a slow site trains.")] = 4.0,
     site_mbits: Annotated[float, typer.Option(help="Megabits per second of each site's line.")] = 100.0,
     server_mbits: Annotated[float, typer.Option(help="Megabits per second of the server's line.")] = 1000.0,
-    delay: Annotated[float, typer.Option(min=0, help="Seconds of a round trip between a site and the server.")] = 0.03,
+    delay: Annotated[
+        float, typer.Option(min=0, help="Round-trip time between a site and the server, in seconds.")
+    ] = 0.03,
     kills: Annotated[float, typer.Option(min=0, max=1, help="Probability that a site is killed in a round.")] = 0.0,
-    deadline: Annotated[float, typer.Option(help="As for flower init.")] = 3600.0,
-    ask_again: Annotated[float, typer.Option(help="As for flower init.")] = 30.0,
+    deadline: Annotated[float, typer.Option(help="Seconds a round waits for its sites.")] = 3600.0,
+    ask_again: Annotated[
+        float, typer.Option(help="Seconds before a site that has not responded is asked again; doubles each time.")
+    ] = 30.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to simulate.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
     as_json: Json = False,

@@ -22,7 +22,9 @@ def stop(
     job: Annotated[str, typer.Argument()],
     home: Annotated[Path | None, typer.Option(help="At the server: its directory. The whole job stops.")] = None,
     state: Annotated[Path | None, typer.Option(help="At a site: its directory. Nothing more leaves this site.")] = None,
-    final: Annotated[bool, typer.Option("--final", help="At the server: for good; the job cannot be resumed.")] = False,
+    final: Annotated[
+        bool, typer.Option("--final", help="At the server: end the job for good, so that it cannot be resumed.")
+    ] = False,
 ) -> None:
     """Stop a job (at the server, --home), or this site's part in it (--state).
 

@@ -50,7 +50,12 @@ def analyze(
     ] = None,
     rows: Annotated[int, typer.Option(help="Examples per site for the Hessian.")] = 256,
     probes: Annotated[int, typer.Option(help="Random vectors for Hutchinson's estimate.")] = 32,
-    hessian: Annotated[str, typer.Option(help="Hessian method: auto, exact, hutchinson or repo_hv_nuclear.")] = "auto",
+    hessian: Annotated[
+        str,
+        typer.Option(
+            help="Hessian method: auto, exact, hutchinson or repo_hv_nuclear (what the authors' code computes)."
+        ),
+    ] = "auto",
     cka: Annotated[str, typer.Option(help="CKA formula: centred, debiased, or printed (as in the paper).")] = "centred",
     maps: Annotated[str, typer.Option(help="How CKA treats convolution maps: flatten or mean.")] = "flatten",
     out: Annotated[

@@ -34,7 +34,10 @@ def multiverse(
     out: Annotated[Path | None, typer.Option(help="Multiverse directory (default: runs/NAME-multiverse).")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the protocols and runs, and estimate the time; run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Count protocols and runs, and estimate the time from a few timed steps; start none."
+        ),
     ] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")] = False,
     backend: Annotated[str, typer.Option(help="processes, or serial (in this process).")] = "processes",

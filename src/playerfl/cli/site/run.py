@@ -30,7 +30,9 @@ def site(
     server: Annotated[str | None, typer.Option(metavar="NAME:PORT", help="The server's address.")] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(help="What this site agrees to (default: site.toml in --state, else the strict defaults)."),
+        typer.Option(
+            help="File that says which jobs this site accepts (default: site.toml in --state, or else strict defaults)."
+        ),
     ] = None,
     task: Annotated[
         str | None,

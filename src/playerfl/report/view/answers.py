@@ -267,7 +267,9 @@ def _certainty(report: Report) -> list[str]:
     elif runs:
         sentences += reach(report)
         if min(runs) < ENOUGH_RUNS:
-            sentences.append(f"Some cells have only {counted(min(runs), 'run')}: they show the range, not an interval.")
+            sentences.append(
+                f"Some scores are from only {counted(min(runs), 'run')}: their range is shown instead of an interval."
+            )
         most = max((len(grid.sites(task)) for task in grid.tasks), default=1)
         if report.choices.baseline_local and min(runs) < runs_needed(most):
             sentences.append(
