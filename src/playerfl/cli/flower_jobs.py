@@ -60,12 +60,14 @@ def init(
     from playerfl.errors import ConfigError
     from playerfl.flower.deployment import Deployment
     from playerfl.flower.operate.app_folder import write_app_folder
-    from playerfl.flower.server.job import checked_experiment
+    from playerfl.flower.server.job import checked_experiment, merged_sites
+    from playerfl.flower.site.policy import AcceptedJobs
     from playerfl.flower.site.privacy import epsilon
     from playerfl.flower.site.setup import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
     from playerfl.runs.experiment import Experiment
     from playerfl.runs.settings_table import read_toml
+    from playerfl.wording import counted
 
     # One round for all sites needs all sites in every round, which a deployment does not promise.
     experiment = Experiment.resolve({"device": "cpu", "selection": "client_best", **read_toml(config)})
@@ -85,6 +87,12 @@ def init(
     rounds = checked_experiment(deployment).rounds
     typer.echo(write_app_folder(folder, deployment))
     say(f"job {deployment.job}: {', '.join(deployment.sites)}; each round needs at least {deployment.needed} of them")
+    merged = merged_sites(deployment, experiment)
+    if merged < deployment.needed:
+        say(
+            f"participation = {experiment.participation:g}: rounds after the first merge {counted(merged, 'site')}; a "
+            f"site whose policy asks for more (least_sites, by default {AcceptedJobs().least_sites}) refuses the job"
+        )
     if noise:
         say(
             f"experimental: a site's uploads over {rounds} rounds are (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5)-"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -11,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from flower.institutions import wait_until
 from playerfl.cli.main import app
+from playerfl.cli.site.run import keep_running
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.operate import launch
 from playerfl.flower.operate.app_folder import read_app_folder
 from playerfl.flower.operate.keys import write_key_pair
 from playerfl.flower.operate.launch import ServerHome
-from playerfl.flower.operate.processes import Running, descendants
+from playerfl.flower.operate.processes import LOOPBACK, Running, descendants
 from playerfl.flower.operate.site_node import SiteNode
 
 EXPERIMENT = 'task = "synthetic"\nrounds = 2\nalgorithm = "fedper"\n'
@@ -89,6 +92,16 @@ def test_the_app_folder_names_the_package_and_holds_no_code_and_no_dependencies(
     deployment = read_app_folder(tmp_path / "job")
     assert (deployment.job, deployment.sites, deployment.deadline) == ("synthetic-fedper-seed0", ("north", "south"), 60)
     assert tomllib.loads(deployment.experiment)["rounds"] == 2
+
+
+def test_a_job_that_merges_fewer_sites_than_policies_ask_for_is_announced(tmp_path: Path) -> None:
+    """All sites refused it, and only their own audit logs said why."""
+    sites = [option for name in ("north", "south", "west") for option in ("--site", name)]
+    assert "participation" not in made(tmp_path, *sites).stderr
+    (tmp_path / "exp.toml").write_text(f"{EXPERIMENT}participation = 0.3\n")
+    done = do("init", str(tmp_path / "few"), "--config", str(tmp_path / "exp.toml"), *sites)
+    assert done.exit_code == 0
+    assert "participation = 0.3: rounds after the first merge 1 site; a site whose policy asks for more" in done.stderr
 
 
 @pytest.mark.system
@@ -217,6 +230,21 @@ def test_a_site_connects_only_to_servers_that_its_policy_accepts(tmp_path: Path)
         "--task", "digits",
     )  # fmt: skip
     assert "does not accept this server" in str(done.exception)
+
+
+def test_a_node_whose_port_is_taken_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With two sites on one machine, the second node was said to have a key that is not registered."""
+    monkeypatch.setattr(SiteNode, "command", lambda _: ["false"])
+    with socket.socket() as other:
+        other.bind((LOOPBACK, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        node = SiteNode("north", tmp_path, "localhost:443", tmp_path, tmp_path, tmp_path, port)
+        with pytest.raises(typer.Exit):
+            keep_running(node, retry=0)
+    assert f"port {port} is taken" in (said := capfd.readouterr().err) and "not registered" not in said
 
 
 def test_a_home_without_a_server_is_reported(tmp_path: Path) -> None:

@@ -154,6 +154,29 @@ def test_a_job_can_be_stopped_while_a_secure_aggregation_waits_for_a_site(tmp_pa
     assert job.fingerprints == calm.fingerprints
 
 
+def test_a_job_can_be_stopped_while_a_secure_aggregation_waits_for_the_superlink(tmp_path: Path) -> None:
+    """It was asked again until the deadline, an hour by default, with a line in the log for every time."""
+    job = Job(tmp_path, "fedper", rounds=1)
+    tried: list[None] = []
+
+    def gone(*_: Any) -> Any:
+        tried.append(None)
+        if len(tried) == 20:
+            request_stop(job.folder, final=False)
+        raise httpx.ConnectError("refused")
+
+    def leave(site: str, request: Message, response: Message) -> Message:
+        if request.metadata.message_type == "train":
+            job.grid.pull_messages = gone  # type: ignore[method-assign]
+        return response
+
+    job.tamper(leave)
+    job.run(deadline=20.0, poll=0.01, privacy=Privacy(secure_range=8.0), min_sites=3)
+    status = read_status(job.folder)
+    assert status is not None and status.state == "stopped"
+    assert sum("the SuperLink is busy" in line for line in job.said) == 1
+
+
 def test_a_superlink_that_stays_away_ends_the_job(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper", rounds=1)
 

@@ -160,17 +160,20 @@ def read_policy(state: Path, file: Path | None) -> Policy:
 def keep_running(node: SiteNode, retry: float) -> None:
     """Restarts the node whenever it stops, unless it was told to stop."""
     from playerfl.cli.messages import say
-    from playerfl.flower.operate.processes import Running
+    from playerfl.flower.operate.processes import LOOPBACK, Running, listens
 
     while True:
         with Running(node.command(), node.environment()) as running:
             code = running.process.wait()
         if code == 0:
             return
-        say(
-            f"the node stopped with exit code {code}; usually this means that its key is not registered yet, or that "
-            "the server has not yet noticed that the previous node is gone (which takes up to a minute)"
+        why = (
+            f"port {node.port} is taken, perhaps by another site on this machine; give each its own --port"
+            if listens(LOOPBACK, node.port)
+            else "usually this means that its key is not registered yet, or that the server has not yet noticed that "
+            "the previous node is gone (which takes up to a minute)"
         )
+        say(f"the node stopped with exit code {code}; {why}")
         if not retry:
             raise typer.Exit(1)
         time.sleep(retry)

@@ -24,7 +24,7 @@ from playerfl.errors import PlayerflError
 from playerfl.flower.operate.certificates import expiry, expiry_warnings
 from playerfl.flower.operate.keys import fingerprint_of
 from playerfl.flower.operate.launch import ServerHome, program
-from playerfl.flower.operate.processes import LOOPBACK
+from playerfl.flower.operate.processes import LOOPBACK, listens
 from playerfl.flower.operate.register import KeyRegister
 from playerfl.version import __version__
 
@@ -82,7 +82,7 @@ def check_server(home: ServerHome) -> Iterator[Finding]:
 
 
 def _server_port(home: ServerHome, port: int) -> Iterator[Finding]:
-    if not _listens(LOOPBACK, port):
+    if not listens(LOOPBACK, port):
         with socket.socket() as probe:
             try:
                 probe.bind((LOOPBACK, port))
@@ -93,7 +93,7 @@ def _server_port(home: ServerHome, port: int) -> Iterator[Finding]:
         return
     yield from check_connection(LOOPBACK, port, home.authority)
     outside = _outside_address()
-    if outside and _listens(outside, port):
+    if outside and listens(outside, port):
         yield Finding(
             "exposure",
             "failure",
@@ -204,14 +204,6 @@ def _writable(folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
     outcome: Outcome = "ok" if free >= SPACE else "warning"
     yield Finding("space", outcome, f"{free / 2**30:.1f} GiB free in {folder}")
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 def _outside_address() -> str | None:

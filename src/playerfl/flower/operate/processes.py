@@ -165,6 +165,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listens(host: str, port: int) -> bool:
+    """Whether a program accepts connections at an address."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
+
+
 def wait_for_port(port: int, running: Running, seconds: float = 180.0) -> None:
     """Waits until a server listens on loopback."""
     ends = time.monotonic() + seconds
@@ -173,7 +180,7 @@ def wait_for_port(port: int, running: Running, seconds: float = 180.0) -> None:
             raise FlowerError(
                 f"the server stopped immediately with exit code {running.process.returncode}; see its log"
             )
-        with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        if listens(LOOPBACK, port):
             return
         time.sleep(0.2)
     raise FlowerError(f"nothing is listening on port {port} after {seconds:g} s; see the server's log")

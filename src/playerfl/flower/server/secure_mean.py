@@ -160,13 +160,18 @@ class _Stages:
 
     def _tried(self, ask: Callable[[], list[Any]], ends: float) -> list[Any]:
         """The SuperLink's answer. It answers with errors under load, and no job resumes within a secure aggregation."""
+        told = False
         while True:
             try:
                 return ask()
             except (httpx.HTTPError, OSError) as problem:
                 if time.monotonic() > ends:
                     raise
-                self.say(f"the SuperLink is busy ({type(problem).__name__}); secure aggregation asks again")
+                if self.stopping():
+                    raise StoppedJobError(STOPPED) from problem
+                if not told:
+                    self.say(f"the SuperLink is busy ({type(problem).__name__}); secure aggregation asks again")
+                told = True
                 time.sleep(self.poll)
 
     def _is_usable(self, stage: str, content: RecordDict) -> bool:

@@ -55,8 +55,8 @@ def check_secure(algorithm: Algorithm, num_sites: int) -> None:
         )
     if num_sites < LEAST_SITES:
         raise ConfigError(
-            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): with two, each could "
-            "subtract its own upload from the mean"
+            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites, participation): with "
+            "two, each could subtract its own upload from the mean"
         )
 
 
