@@ -58,6 +58,42 @@ def test_the_turns_in_the_middle_are_left_out() -> None:
     assert with_short_loops(short) is short
 
 
+class MapPerColumn(nn.Module):
+    """Every column is cut out in the same way, or read by the same layer, and then has a network of its own."""
+
+    def __init__(self, *, encoded: bool, summed: bool) -> None:
+        super().__init__()
+        self.encoded, self.summed = encoded, summed
+        self.enter = nn.Linear(4, 4)
+        self.own = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)) for _ in range(40))
+        self.head = nn.Linear(2 if summed else 80, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.encoded:
+            columns = [self.enter(x[:, n]).relu() for n in range(40)]
+        else:
+            entered = self.enter(x)
+            columns = [entered[:, n].relu() for n in range(40)]
+        found = [own(column) for own, column in zip(self.own, columns, strict=True)]
+        result: Tensor = self.head(torch.stack(found).sum(0) if self.summed else torch.cat(found, 1))
+        return result
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MapPerColumn(encoded=False, summed=False),
+        MapPerColumn(encoded=True, summed=False),
+        MapPerColumn(encoded=False, summed=True),
+    ],
+)
+def test_turns_that_different_layers_read_are_not_left_out(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 heads, 29 became one layer, because all of them seemed to read the same column."""
+    found = LayerMap.of(model, torch.ones(2, 40, 4))
+    monkeypatch.setattr("playerfl.layers.finding.layers.with_short_loops", lambda recorded: recorded)
+    assert LayerMap.of(model, torch.ones(2, 40, 4)).difference(found) is None
+
+
 class Nested(nn.Module):
     """A loop over time, and in each time step one over the rounds of a solver."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -274,10 +275,74 @@ def test_features_may_be_flattened_with_view(only_in_training: bool) -> None:
         assert torch.allclose(tensor, reshaped.weights["a"][entry], atol=1e-5), entry
 
 
-def test_a_trial_leaves_buffers_and_modes_as_they_were() -> None:
+class _ViewedGradient(torch.autograd.Function):
+    """The identity, which views its gradient, as a straight-through estimator may."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return gradient.view(-1).view(gradient.shape)
+
+
+class Segmenter(nn.Module):
+    """Its outputs are pictures, in the memory format of its convolutions."""
+
+    def __init__(self, *, hidden: Callable[[Tensor], Tensor] = torch.relu) -> None:
+        super().__init__()
+        self.enter, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 2, 1)
+        self.hidden = hidden
+
+    def forward(self, x: Tensor) -> Tensor:
+        masks: Tensor = self.head(self.hidden(self.enter(x)))
+        return masks
+
+
+def overlap(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Dice's loss, as it is often written."""
+    given, wanted = outputs.sigmoid().view(len(outputs), -1), targets.view(len(targets), -1)
+    return 1 - (2 * (given * wanted).sum(1) + 1) / (given.sum(1) + wanted.sum(1) + 1)
+
+
+def mean_overlap(outputs: Tensor, targets: Tensor) -> Tensor:
+    return overlap(outputs.contiguous(), targets.contiguous())
+
+
+@pytest.mark.parametrize(("hidden", "loss"), [(torch.relu, overlap), (_ViewedGradient.apply, mean_overlap)])
+def test_a_loss_and_a_backward_pass_may_use_view(hidden: Any, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Only the model's forward pass was tried with channels last; `view` in a loss on masks failed in training."""
+    sites = {site: (x, (x > 0).float()) for site, (x, _) in pictures().items()}
+    task = playerfl.own_task(lambda: Segmenter(hidden=hidden), sites, loss=loss, metrics={})
+    settings = {"data.accept_small_sites": True, "training.batch_size": 8}
+    assert playerfl.run(task, rounds=1, settings=settings).weights
+
+
+class Capsules(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.votes = nn.Conv2d(2, 4, 3), nn.Parameter(torch.ones(1, 9, 3, 4, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        votes: Tensor = self.conv(x).flatten(2).transpose(1, 2)[:, :, None, :, None] * self.votes
+        return votes.sum((1, 3, 4))
+
+
+def test_parameters_may_have_five_dimensions_beside_convolutions() -> None:
+    """torch refuses to bring them into channels last, which is about four."""
+    task = playerfl.own_task(Capsules, pictures())
+    assert playerfl.run(task, rounds=1, settings={"data.accept_small_sites": True, "training.batch_size": 8}).weights
+
+
+def test_a_trial_leaves_the_model_as_it_was() -> None:
     model = Tutorial(flatten=lambda x: x.flatten(1))
     model.norm.eval()
-    assert works(model, pictures()["a"][0])
+    random_state = torch.get_rng_state()
+    assert works(model, *pictures()["a"], nn.functional.cross_entropy)
     assert torch.equal(model.norm.running_mean, torch.zeros(4))
     assert (model.training, model.norm.training) == (True, False)
-    assert works(nn.BatchNorm1d(3), torch.ones(1, 3)), "a single row says nothing about the memory format"
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    one = (torch.ones(1, 3), torch.zeros(1, dtype=torch.long))
+    assert works(nn.BatchNorm1d(3), *one, nn.functional.cross_entropy), "one row says nothing about the memory format"

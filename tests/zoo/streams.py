@@ -238,6 +238,37 @@ class StateSpace(nn.Module):
         return x + F.glu(self.mix(F.gelu(y + self.past[:, None] * h).transpose(1, 2)))
 
 
+class WideAndDeep(nn.Module):
+    """A linear map and a network of the same numbers, added up: two models side by side, not a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.tables = nn.Linear(4, CLASSES), nn.ModuleList(nn.Embedding(3, 2) for _ in range(2))
+        self.deep = nn.Sequential(nn.Linear(8, D), nn.ReLU(), nn.Linear(D, D), nn.ReLU(), nn.Linear(D, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [table((x[:, n] + 1).long()) for n, table in enumerate(self.tables)]
+        return self.wide(x) + self.deep(torch.cat([x, *rows], 1))
+
+
+class Steered(nn.Module):
+    """A condition scales and shifts every stage, without shortcuts: what it feeds is a network, not one gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.condition, self.head = nn.Linear(4, D), nn.Linear(D, CLASSES)
+        self.convs = nn.ModuleList(nn.Conv2d(enter, D, 3, 1, 1) for enter in (2, D, D))
+        self.films = nn.ModuleList(nn.Linear(D, 2 * D) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(D, affine=False) for _ in range(3))
+
+    def forward(self, x: Tensor, about: Tensor) -> Tensor:
+        about = self.condition(about).relu()
+        for conv, film, norm in zip(self.convs, self.films, self.norms, strict=True):
+            scale, shift = film(about)[..., None, None].chunk(2, 1)
+            x = (norm(conv(x)) * (1 + scale) + shift).relu()
+        return self.head(x.mean((2, 3)))
+
+
 def numbers() -> Tensor:
     return torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -260,4 +291,6 @@ STREAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
         ),
         words,
     ),
+    "wide and deep": (WideAndDeep, numbers),
+    "a condition for every stage": (Steered, lambda: (picture(), numbers()[: len(picture())])),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from playerfl.data.examples import map_tensors, tensors_in
 from playerfl.errors import ConfigError
 from playerfl.layers.derive import call_model, reject_lazy
 from playerfl.layers.layer_map import state_entries
+from playerfl.learning.backward import mean_backward
 from playerfl.learning.losses import logits_of
 from playerfl.seeding import seeded_rng
 
@@ -80,11 +81,12 @@ def check_calls(model: nn.Module, inputs: Any) -> None:
     )
 
 
-def works(model: nn.Module, inputs: Any) -> bool:
-    """Whether a model can be called with these inputs, in training too; leaves its buffers as they were.
+def works(model: nn.Module, inputs: Any, targets: Tensor, loss: Callable[[Any, Tensor], Tensor]) -> bool:
+    """Whether a model and its loss can be evaluated and trained on a few rows; leaves buffers and modes as they were.
 
-    >>> works(nn.Linear(2, 1), torch.ones(3, 2)), works(nn.Linear(2, 1), torch.ones(3, 4))
-    (True, False)
+    >>> rows, classes = torch.ones(3, 2), torch.tensor([0, 1, 0])
+    >>> [works(model, rows, classes, nn.functional.cross_entropy) for model in (nn.Linear(2, 2), nn.Linear(4, 2))]
+    [True, False]
     """
     entries = {name: entry for name, entry in state_entries(model).items() if not isinstance(entry, nn.Parameter)}
     before = {name: entry.clone() for name, entry in entries.items()}
@@ -92,16 +94,20 @@ def works(model: nn.Module, inputs: Any) -> bool:
     try:
         for training in (False, True):
             model.train(training)
-            with torch.no_grad(), seeded_rng(1), warnings.catch_warnings():
+            with torch.set_grad_enabled(training), seeded_rng(1), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                call_model(model, map_tensors(inputs, Tensor.clone))
+                losses = loss(call_model(model, map_tensors(inputs, Tensor.clone)), targets.clone())
+                if training:
+                    mean_backward(losses)
     except RuntimeError:
         return False
     except Exception:  # a user's model may raise anything; training itself will say what
         return True
     finally:
-        for name, entry in entries.items():
-            entry.copy_(before[name])
+        model.zero_grad()
+        with torch.no_grad():
+            for name, entry in entries.items():
+                entry.copy_(before[name])
         for module, training in modes:
             module.training = training
     return True

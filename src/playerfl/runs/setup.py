@@ -134,7 +134,8 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     task = with_model(task, experiment.model).for_options(options)
     sites = _checked_sites(experiment, task, options)
     model = seeded_model(experiment.seed, task, options)
-    inputs, outputs = _check_outputs(model, task, sites)
+    example, outputs = _check_outputs(model, task, sites)
+    inputs, _ = example
     check_calls(model, inputs)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
@@ -154,7 +155,7 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
         experiment.device,
         most_classes=_MOST_CLASSES[experiment.confusions],
         scale=task.scale,
-        example=inputs,
+        example=example,
     )
     some = next(iter(sites[min(sites)].train.batches(_TRIED_ROWS)))
     learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)
@@ -274,12 +275,12 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     return model
 
 
-def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> tuple[Any, int]:
+def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> tuple[tuple[Any, Tensor], int]:
     """Tries the model on a few inputs and compares its outputs with the sites' targets.
 
-    Returns these inputs, and the model's number of classes (0 if targets are not classes).
+    Returns these examples, and the model's number of classes (0 if targets are not classes).
     """
-    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
+    inputs, targets = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -304,8 +305,8 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
                 f"the model has {logits.shape[1]} outputs, but the target has {len(task.classes)} classes; it needs "
                 "one output for each (a model's function may ask for `outputs`)"
             )
-        return inputs, logits.shape[1]
-    return inputs, 0
+        return (inputs, targets), logits.shape[1]
+    return (inputs, targets), 0
 
 
 def input_error(whose: str, model: nn.Module, inputs: Any, problem: Exception) -> DataError:

@@ -3,6 +3,7 @@ each of a thousand time steps with every other takes a minute."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from playerfl.layers.finding.trace import Step, Trace
@@ -13,6 +14,9 @@ _FIRST, _LAST = 8, 4
 """The turns that are kept of a longer loop: more at the beginning than a block has kernels in a row."""
 _RECOGNISED_BY = 4
 """So many steps in a row that ran before are taken for the beginning of another turn."""
+
+
+_Names = frozenset[str | int]
 
 
 def with_short_loops(trace: Trace) -> Trace:
@@ -27,7 +31,10 @@ def with_short_loops(trace: Trace) -> Trace:
 def _without_middle_turns(trace: Trace) -> Trace:
     source = list(range(len(trace.steps)))
     """For each step, the step whose result is read instead of its own."""
+    paths = _Paths(trace.steps)
     for start, length, turns in _loops(trace.steps):
+        if not paths.are_alike(start, length, turns):
+            continue
         kept = start + _FIRST * length
         for number in range(kept, start + (turns - _LAST) * length):
             source[number] = kept - length + (number - start) % length
@@ -43,6 +50,49 @@ def _without_middle_turns(trace: Trace) -> Trace:
         steps=[renumbered(trace.steps[number]) for number in left],
         buffers={name: numbers[source[number]] for name, number in trace.buffers.items()},
     )
+
+
+class _Paths:
+    """Where values come from and go to: the nearest units (or inputs of the model) behind and ahead of each step."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self._steps = steps
+        self._names = [
+            frozenset({step.unit.name if step.unit is not None else step.number})
+            if step.unit is not None or step.operation == "input"
+            else None
+            for step in steps
+        ]
+        self._readers: list[list[int]] = [[] for _ in steps]
+        self._behind: list[_Names] = []
+        self._ahead: list[_Names] = [frozenset()] * len(steps)
+        for step in steps:
+            self._behind.append(self._union(self._behind, step.inputs))
+            for number in step.inputs:
+                self._readers[number].append(step.number)
+        for step in reversed(steps):
+            self._ahead[step.number] = self._union(self._ahead, self._readers[step.number])
+
+    def _union(self, known: list[_Names], numbers: Iterable[int]) -> _Names:
+        return frozenset().union(*(self._names[n] or known[n] for n in numbers))
+
+    def are_alike(self, start: int, length: int, turns: int) -> bool:
+        """Whether each middle turn of a loop is between the same units as the last turn that is kept before them. If
+        each column has a map of its own, they are not: another column cannot stand for it."""
+        end = start + turns * length
+
+        def around(turn: int) -> list[tuple[_Names, _Names]]:
+            first = start + turn * length
+            return [
+                (
+                    self._union(self._behind, (n for n in self._steps[number].inputs if n < start)),
+                    self._union(self._ahead, (n for n in self._readers[number] if n >= end)),
+                )
+                for number in range(first, first + length)
+            ]
+
+        kept = around(_FIRST - 1)
+        return all(around(turn) == kept for turn in range(_FIRST, turns - _LAST))
 
 
 def _loops(steps: list[Step]) -> list[tuple[int, int, int]]:

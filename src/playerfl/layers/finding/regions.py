@@ -161,12 +161,13 @@ def block_of(flow: Flow, region: Region, straight: list[Block], repeated: list[s
     kernels = region.units & flow.kernels
     if not kernels:
         return None  # a block that is used again
-    if flow.kernels <= region.units:
+    on_input = not flow.has_units(region.fork)
+    # The whole network, with or without the tables that it looks its inputs up in.
+    if flow.kernels - (flow.tables if on_input else set()) <= region.units:
         return None
     # A pooling with one kernel behind it, brought back to the size of its input, is a branch and not a decoder.
     if region.inside & flow.enlarging and depth(flow, region.kernels, straight, 1) > 1:
         return None
-    on_input = not flow.has_units(region.fork)
     if on_input and region.meeting != "sum":
         return None
     if kernels not in repeated and depth(flow, region.kernels, straight, DEEPEST) > DEEPEST:
@@ -177,6 +178,8 @@ def block_of(flow: Flow, region: Region, straight: list[Block], repeated: list[s
         return None
     parts = region.meeting != "product" and not region.has_shortcut
     if parts and (not _closed(flow, region) or _adds_up(flow, region)):
+        return None
+    if region.meeting == "product" and not region.has_shortcut and _steers(flow, region):
         return None
     if region.meeting == "product":
         kind: Kind = "gate"
@@ -287,6 +290,21 @@ def _adds_up(flow: Flow, region: Region) -> bool:
     added = [n for v in region.values if meeting_of(flow.steps[v]) == "sum" for n in flow.steps[v].inputs]
     apart = [n for n in added if not flow.depends(n, region.fork) and not flow.depends(region.fork, n)]
     return any(flow.before[n] & flow.kernel_steps for n in apart)
+
+
+def _steers(flow: Flow, region: Region) -> bool:
+    """Whether a region parts from a condition: its first path scales or shifts what another network makes of its own
+    input, and its second path does so with a later layer of that network (FiLM)."""
+
+    def is_of_another(number: int) -> bool:
+        apart = not flow.depends(number, region.fork) and not flow.depends(region.fork, number)
+        return apart and bool(flow.before[number] & flow.kernel_steps)
+
+    return any(
+        meeting_of(step) == "product" and any(map(is_of_another, step.inputs))
+        for step in region.steps
+        if step.number != region.end
+    )
 
 
 def _starts_with_norm(flow: Flow, region: Region) -> bool:
