@@ -50,33 +50,33 @@ def test_the_same_runs_give_the_same_bytes(directory: StudyDirectory, tmp_path: 
     for place in ("a", "b"):
         write_archive(directory, tmp_path / place)
     names = sorted(file.name for file in (tmp_path / "a").iterdir())
-    tables = ["layers.jsonl.gz", "scores.csv.gz", "splits.jsonl.gz", "times.csv.gz", "traffic.csv.gz"]
-    assert names == ["archive.json", "confusions.safetensors.gz", *tables]
+    tables = ["layers.jsonl.bz2", "scores.csv.bz2", "splits.jsonl.bz2", "times.csv.bz2", "traffic.csv.bz2"]
+    assert names == ["archive.json", "confusions.safetensors.bz2", *tables]
     assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
 
 
 def test_a_damaged_archive_is_refused_in_one_sentence(directory: StudyDirectory, tmp_path: Path) -> None:
     write_archive(directory, tmp_path / "a")
-    packed = (tmp_path / "a" / "scores.csv.gz").read_bytes()
+    packed = (tmp_path / "a" / "scores.csv.bz2").read_bytes()
     for damage in (packed[:100], b"", b"task,seed\n"):
-        (tmp_path / "a" / "scores.csv.gz").write_bytes(damage)
+        (tmp_path / "a" / "scores.csv.bz2").write_bytes(damage)
         with pytest.raises(PlayerflError, match="cannot be read"):
             read_archive(tmp_path / "a")
 
 
 @pytest.mark.slow
 def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_path: Path) -> None:
-    import gzip
+    import bz2
 
     from run_files import repair_archive
 
     write_archive(directory, tmp_path / "a")
-    file = tmp_path / "a" / "times.csv.gz"
+    file = tmp_path / "a" / "times.csv.bz2"
     whole = file.read_bytes()
     for content in (
         whole[:20] + b"\xff" * 20 + whole[40:],
-        gzip.compress(b"x" * 2**29),
-        gzip.compress(b"line,seed\n0"),
+        bz2.compress(b"x" * 2**29),
+        bz2.compress(b"line,seed\n0"),
     ):
         file.write_bytes(content)
         repair_archive(tmp_path / "a")
@@ -88,13 +88,13 @@ def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_p
 def test_an_archive_without_matrices_has_no_file_for_them(tmp_path: Path) -> None:
     run(tmp_path / "o", algorithms=["local"], settings={**SMALL["settings"], "confusions": "never"})
     write_archive(StudyDirectory.open(tmp_path / "o"), tmp_path / "a")
-    assert not (tmp_path / "a" / "confusions.safetensors.gz").exists()
+    assert not (tmp_path / "a" / "confusions.safetensors.bz2").exists()
     assert not any(result.confusions for result in read_archive(tmp_path / "a").results)
 
 
 @pytest.mark.slow
 def test_a_table_that_is_gone_is_named(directory: StudyDirectory, tmp_path: Path) -> None:
     write_archive(directory, tmp_path / "a")
-    (tmp_path / "a" / "times.csv.gz").unlink()
-    with pytest.raises(PlayerflError, match=r"lacks its times\.csv\.gz; get the archive again"):
+    (tmp_path / "a" / "times.csv.bz2").unlink()
+    with pytest.raises(PlayerflError, match=r"lacks its times\.csv\.bz2; get the archive again"):
         read_archive(tmp_path / "a")

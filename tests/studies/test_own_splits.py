@@ -108,7 +108,7 @@ def test_an_archive_keeps_the_sites_of_each_run(tmp_path: Path) -> None:
         sizes = {site: record["train"]["examples"] for site, record in theirs.data["sites"].items()}
         expected = sum(theirs.site_scores[s]["accuracy"] * n for s, n in sizes.items()) / sum(sizes.values())
         assert summary.average["accuracy"] == pytest.approx(expected, rel=1e-8)
-    splits = tmp_path / "a" / "splits.jsonl.gz"
+    splits = tmp_path / "a" / "splits.jsonl.bz2"
     splits.write_bytes(splits.read_bytes()[:-8])
-    with pytest.raises(RunDirectoryError, match=r"splits\.jsonl\.gz has been changed since it was written"):
+    with pytest.raises(RunDirectoryError, match=r"splits\.jsonl\.bz2 has been changed since it was written"):
         read_archive(tmp_path / "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import hashlib
@@ -29,10 +30,14 @@ from playerfl.studies.run_file import OwnData, own_data
 
 ARCHIVE = "archive.json"
 _FORMAT = "playerfl archive 1"
-_TABLES = ("scores.csv.gz", "traffic.csv.gz", "times.csv.gz", "layers.jsonl.gz")
-_SPLITS = "splits.jsonl.gz"
+_SCORES_TABLE, _TRAFFIC_TABLE, _TIMES_TABLE, _LAYERS = "scores.csv", "traffic.csv", "times.csv", "layers.jsonl"
+_SPLITS = "splits.jsonl"
 """Only if there are runs with their own split: the sites of each seed."""
-_CONFUSIONS = "confusions.safetensors.gz"
+_CONFUSIONS = "confusions.safetensors"
+_FILES = (_SCORES_TABLE, _TRAFFIC_TABLE, _TIMES_TABLE, _LAYERS, _SPLITS, _CONFUSIONS)
+_PACKED = ".bz2"
+# A quarter smaller than gzip, which older archives have.
+_OPENERS: dict[str, Any] = {_PACKED: bz2.BZ2File, ".gz": gzip.GzipFile}
 _RUN = ("line", "seed")
 _SCORES = (*_RUN, "stage", "round", "site")
 _TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
@@ -63,7 +68,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     if not runs:
         raise RunDirectoryError(f"{directory.path} has no finished run to archive")
     columns = list(dict.fromkeys(f"{row[3]} {row[4]}" for _, run in runs for row in run.score_rows))
-    about = {
+    about: dict[str, Any] = {
         "format": _FORMAT,
         "study": directory.study.name,
         "software": directory.software,
@@ -72,30 +77,25 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
         "data": directory.data,
         "lines": lines,
     }
-    make_directory(out)
-    _write_table(out / "scores.csv.gz", (*_SCORES, *columns), _wide_scores(runs, columns))
-    _write_table(
-        out / "traffic.csv.gz",
-        _TRAFFIC,
-        ((n, run.experiment["seed"], *row) for n, run in runs for row in run.traffic_rows),
-    )
-    _write_table(
-        out / "times.csv.gz",
-        _TIMES,
-        (
-            (n, run.experiment["seed"], f"{run.timing['wall_seconds']:.3f}", run.timing["runs_side_by_side"])
-            for n, run in runs
-        ),
-    )
     layers = [{"line": n, "seed": run.experiment["seed"], "layers": run.layers} for n, run in runs]
-    _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
-    tables = [*_TABLES, *_write_confusions(out / _CONFUSIONS, runs)]
-    if splits := _own_splits(lines, runs):
-        _write_packed(out / _SPLITS, "".join(f"{json.dumps(entry)}\n" for entry in splits))
-        tables.append(_SPLITS)
-    about["files"] = {name: _fingerprint(out / name) for name in tables}
+    contents = {
+        _SCORES_TABLE: csv_text(chain([(*_SCORES, *columns)], _wide_scores(runs, columns))).encode(),
+        _TRAFFIC_TABLE: csv_text(chain([_TRAFFIC], _traffic(runs))).encode(),
+        _TIMES_TABLE: csv_text(chain([_TIMES], _wall_times(runs))).encode(),
+        _LAYERS: _json_lines(layers),
+        _SPLITS: _json_lines(_own_splits(lines, runs)),
+        _CONFUSIONS: _encoded_confusions(runs),
+    }
+    make_directory(out)
+    for name, content in contents.items():
+        if content:
+            write_atomically(out / f"{name}{_PACKED}", bz2.compress(content), RERUN_HINT)
+    about["files"] = {f"{name}{_PACKED}": _fingerprint(out / f"{name}{_PACKED}") for name in contents if contents[name]}
     # Last, because a directory with this file is an archive.
     write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode(), RERUN_HINT)
+    for file in (out / f"{name}{ending}" for name in contents for ending in _OPENERS):
+        if file.name not in about["files"]:
+            file.unlink(missing_ok=True)
     return len(runs)
 
 
@@ -118,25 +118,25 @@ def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) 
             yield (number, run.experiment["seed"], *place, *numbers)
 
 
-def _write_confusions(path: Path, runs: Iterable[tuple[int, RunResult]]) -> list[str]:
-    """Writes the matrices of the runs that have any; returns the names of the files written: one or none."""
+def _traffic(runs: Iterable[tuple[int, RunResult]]) -> Iterator[Row]:
+    return ((n, run.experiment["seed"], *row) for n, run in runs for row in run.traffic_rows)
+
+
+def _wall_times(runs: Iterable[tuple[int, RunResult]]) -> Iterator[Row]:
+    for n, run in runs:
+        yield n, run.experiment["seed"], f"{run.timing['wall_seconds']:.3f}", run.timing["runs_side_by_side"]
+
+
+def _encoded_confusions(runs: Iterable[tuple[int, RunResult]]) -> bytes:
+    """The matrices of the runs that have any; empty if none has."""
     matrices = [
         {"line": n, "seed": run.experiment["seed"], **run.confusions.tree()} for n, run in runs if run.confusions
     ]
-    if not matrices:
-        path.unlink(missing_ok=True)
-        return []
-    write_atomically(path, gzip.compress(tensor_tree.encode(matrices), mtime=0), RERUN_HINT)
-    return [path.name]
+    return tensor_tree.encode(matrices) if matrices else b""
 
 
-def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None:
-    _write_packed(path, csv_text(chain([header], rows)))
-
-
-def _write_packed(path: Path, text: str) -> None:
-    # Without a time stamp, so that the same runs give the same bytes.
-    write_atomically(path, gzip.compress(text.encode(), mtime=0), RERUN_HINT)
+def _json_lines(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,16 @@ def read_archive(path: Path) -> Archive:
         about = json.loads((path / ARCHIVE).read_text(encoding="utf-8"))
         if about["format"] != _FORMAT:
             raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
-        tables = {*_TABLES, *about["files"]} & {*_TABLES, _SPLITS, _CONFUSIONS}
-        if changed := [name for name in sorted(tables) if _fingerprint(path / name) != about["files"][name]]:
-            raise ValueError(f"{changed[0]} has been changed since it was written")
-        scores = _by_run(path / "scores.csv.gz", _tall_scores)
-        traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
-        times = _by_run(path / "times.csv.gz", _times)
-        layers = {(e["line"], e["seed"]): e["layers"] for e in map(json.loads, _unpacked(path / "layers.jsonl.gz"))}
-        splits = _read_splits(path / _SPLITS) if _SPLITS in tables else {}
-        confusions = _confusions(path / _CONFUSIONS) if _CONFUSIONS in tables else {}
+        names = [f"{name}{ending}" for name in _FILES for ending in _OPENERS]
+        files = {Path(name).stem: path / name for name in names if name in about["files"]}
+        if changed := [file.name for file in files.values() if _fingerprint(file) != about["files"][file.name]]:
+            raise ValueError(f"{min(changed)} has been changed since it was written")
+        scores = _by_run(files[_SCORES_TABLE], _tall_scores)
+        traffic = _by_run(files[_TRAFFIC_TABLE], _traffic_rows)
+        times = _by_run(files[_TIMES_TABLE], _times)
+        layers = {(e["line"], e["seed"]): e["layers"] for e in map(json.loads, _unpacked(files[_LAYERS]))}
+        splits = _read_splits(files[_SPLITS]) if _SPLITS in files else {}
+        confusions = _confusions(files[_CONFUSIONS]) if _CONFUSIONS in files else {}
 
         def data_of(line: int, seed: int) -> DataFile:
             name = about["lines"][line]["data"]
@@ -258,4 +259,4 @@ def _unpacked(path: Path) -> Iterator[str]:
 
 
 def _bounded(path: Path) -> io.BufferedReader:
-    return io.BufferedReader(Bounded(gzip.GzipFile(path), path.name, unpacked_limit(path.stat().st_size)))
+    return io.BufferedReader(Bounded(_OPENERS[path.suffix](path), path.name, unpacked_limit(path.stat().st_size)))
