@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut import SplitRule, transition_point
 from playerfl.layers.recommend import recommend
 from playerfl.layers.sensitivity import Profile
-from playerfl.layers.split import SplitRule, transition_point
 
 LAYERS = ("a", "b", "c", "d")
 CLEAR = ((1.0, 0.5, 40.0, 60.0), (1.1, 0.6, 44.0, 50.0), (0.9, 0.4, 42.0, 70.0))

@@ -13,8 +13,8 @@ import pytest
 
 from made_up_runs import SITES, made_up
 from playerfl.errors import LayerError
+from playerfl.layers.cut import choose_cut
 from playerfl.layers.sensitivity import combine_sites
-from playerfl.layers.split import choose_cut
 from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.report import build_report
 from playerfl.report.compute.what_if import REDUCTIONS, Combined, Steps, alone, combined

@@ -12,12 +12,12 @@ import numpy as np
 from torch import nn
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, cut_ratios, transition_point
 from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.measured_model import check_model
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
-from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, cut_ratios, transition_point
 
 SiteProfiles = Mapping[str, Profile | Mapping[str, Any]]
 """Every site's scores: profiles, or their JSON."""

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, NEAR, Cut, cut_ratios
 from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.export import export_cut
 from playerfl.layers.layer_map import LayerMap, some
 from playerfl.layers.sensitivity import DOMINATES, Importance
-from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut, cut_ratios
 
 Verdict = Literal["clear", "doubtful", "no clear transition"]
 

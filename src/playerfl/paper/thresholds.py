@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.errors import ConfigError
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, SplitRule, choose_cut
 from playerfl.layers.sensitivity import Importance
-from playerfl.layers.split import DEFAULT_THRESHOLDS, SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text, plain_cell

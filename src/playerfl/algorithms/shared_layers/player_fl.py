@@ -12,10 +12,10 @@ from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, check_rule, choose_cut
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import MODES, Mode
 from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
-from playerfl.layers.split import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, check_rule, choose_cut
 from playerfl.learning.job import Measure, Pull
 from playerfl.weights import Weights
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut import SplitRule, cut_ratios, transition_point
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
-from playerfl.layers.split import SplitRule, cut_ratios, transition_point
 from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array

@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any
 
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, NEAR
 from playerfl.layers.sensitivity import Normalise
-from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playerfl.errors import LayerError
-from playerfl.layers.split import Cut, SplitRule, choose_cut, cut_ratios, transition_point
+from playerfl.layers.cut import Cut, SplitRule, choose_cut, cut_ratios, transition_point
 
 RATIO_RULES: list[SplitRule] = ["layer_ratio", "cumulative_ratio"]
 RULES: list[SplitRule] = [*RATIO_RULES, "max_jump"]
