@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from playerfl.errors import LayerError
-from playerfl.layers.cut import SplitRule, cut_ratios, transition_point
+from playerfl.layers.cut import CutRule, cut_ratios, transition_point
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
 from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.compute.grid import RunGrid
@@ -21,7 +21,7 @@ from playerfl.runs.result import RunResult
 # How many sets of sites a page may hold cuts for, over all tasks; each takes about fifty bytes.
 _MOST_SETS = 20_000
 BYTES_PER_PARAMETER = 4
-_RATIO_RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio")
+_RATIO_RULES: tuple[CutRule, ...] = ("layer_ratio", "cumulative_ratio")
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
 # How sites are combined: the picker's value, then the arguments of `combine_sites`.
 REDUCTIONS: dict[str, tuple[Reduce, ClientWeight]] = {
