@@ -117,7 +117,7 @@ def test_one_measurement_cannot_be_resampled() -> None:
     assert recommendation.bootstrap == {}
     assert recommendation.agreement is None
     assert recommendation.verdict == "doubtful"
-    assert recommendation.doubts == ("it rests on one measurement, so nothing shows how much of it is chance",)
+    assert recommendation.doubts == ("it rests on a single measurement, so nothing shows how much of it is chance",)
 
 
 def test_a_site_that_supplies_nearly_everything_is_named() -> None:

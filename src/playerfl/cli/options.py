@@ -36,7 +36,7 @@ Settings = Annotated[
 ]
 StopAfter = Annotated[
     float | None,
-    typer.Option(metavar="MINUTES", min=0, help="Stop after this time; the same work can be continued later."),
+    typer.Option(metavar="MINUTES", min=0, help="Stop after this many minutes; you can continue later."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

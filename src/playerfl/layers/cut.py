@@ -117,7 +117,7 @@ def transition_point(
     ('conv1', 'conv2', 'conv3')
     >>> transition_point(s, "cumulative_ratio", 42.0).index, transition_point(s, "max_jump").index
     (3, 3)
-    >>> transition_point(s, "layer_ratio", 1e9).index    # no jump: everything is federated, as in FedAvg
+    >>> transition_point(s, "layer_ratio", 1e9).index    # no jump: everything is shared, as in FedAvg
     5
     """
     threshold = check_rule(rule, threshold, on_no_transition)
@@ -207,8 +207,8 @@ def _no_transition(
     if policy == "error":
         raise LayerError(f"{finding}; lower the threshold or set on_no_transition to 'all' or 'all_but_last'")
     if policy == "all_but_last":
-        return f"{finding}; all layers but the last are federated", len(layers) - 1
-    return f"{finding}; all layers are federated, as in FedAvg", len(layers)
+        return f"{finding}; all layers but the last are shared", len(layers) - 1
+    return f"{finding}; all layers are shared, as in FedAvg", len(layers)
 
 
 def _close_calls(layers: tuple[LayerName, ...], ratios: Ratios, threshold: float | None, jump: int | None) -> list[str]:

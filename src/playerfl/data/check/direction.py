@@ -37,8 +37,8 @@ def check_direction(
     check.add(
         "warning",
         "labels",
-        f"target {target!r} may be coded the other way round {where}: the inputs that go with it at one go against it "
-        "at the other",
+        f"target {target!r} may be coded the other way round {where}: the inputs that rise with it at one fall "
+        "with it at the other",
         recode_setting({f"{site}/{target}": swapped for site in odd}) if swapped else None,
         target,
         odd,

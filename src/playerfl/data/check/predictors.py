@@ -224,7 +224,7 @@ def check_missing_leak(check: DataCheck, column: str, sites: Sequence[str], targ
         check.add(
             "warning",
             "leak",
-            f"whether {column!r} is missing tells {target!r} at {listing(sites)}; if it is filled in only after the "
+            f"whether {column!r} is missing reveals {target!r} at {listing(sites)}; if it is filled in only after the "
             "outcome, or only for some outcomes, leave it out",
             set_to("drop_columns", column),
             column,

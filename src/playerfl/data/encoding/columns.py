@@ -186,8 +186,8 @@ def kind_of(cells: Mapping[str, Cells], as_codes: str = _AS_CODES) -> Kind:
             if texts is not None and texts.texts is not None and not site.is_text.any():
                 raise DataError(
                     f"{site.file} has numbers in column {site.column!r}, but {texts.file} has text, such as "
-                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, as data.recode "
-                    f"does, or {as_codes} if its numbers are codes"
+                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; use the same codes, for example "
+                    f"with data.recode, or {as_codes} if its numbers are codes"
                 )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),

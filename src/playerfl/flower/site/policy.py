@@ -32,11 +32,11 @@ class AcceptedJobs(BaseModel):
     data: dict[str, Any] | None = None
     """If given, the experiment's [data] table must be exactly this: the target, the columns left out, the split."""
     least_rows: int = Field(20, ge=0)
-    """The fewest training rows with which this site takes part."""
+    """Minimum number of training rows with which this site takes part."""
     least_scored_rows: int = Field(5, ge=0)
-    """The fewest validation and test rows over which scores are shared; none are shared of a part without rows."""
+    """Minimum number of validation and test rows for sharing scores; a part without rows has none to share."""
     least_sites: int = Field(2, ge=0)
-    """The fewest sites that the server may merge. Only secure aggregation proves that it does."""
+    """Minimum number of sites that the server may merge. Only secure aggregation proves that it does."""
     most_rounds: int = Field(1000, ge=1)
     most_local_epochs: int = Field(100, ge=1)
     """Also for each option of an algorithm whose name ends in "epochs" or "steps": they multiply a round's work."""
@@ -63,7 +63,7 @@ class ProtectedLayers(BaseModel):
     never_send: list[str] = []
     """Layers that never leave this site."""
     least_private: int = Field(0, ge=0)
-    """The fewest layers that must stay private, counted from the output."""
+    """Minimum number of private layers, counted from the output."""
 
 
 class RequiredPrivacy(BaseModel):
@@ -215,7 +215,7 @@ approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, uni
         return self._unprotected(privacy)
 
     def too_few_rows(self, train: int, validation: int, test: int) -> str | None:
-        """Why this site takes no part with so many rows, or None."""
+        """Why this site takes no part with this number of rows, or None."""
         if train < self.jobs.least_rows:
             return f"this site has {train} training rows, but the policy asks for {self.jobs.least_rows}"
         least = self.jobs.least_scored_rows if self.sharing.scores else 0

@@ -30,7 +30,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """The median over seeds of a site's gain on a baseline, with its interval; positive is better for the site."""
+    """The median over seeds of a site's gain over a baseline, with its interval; positive is better for the site."""
 
     value: float
     low: float
@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def beyond_rows(self) -> bool:
-        """Whether the interval over test rows leaves out 0."""
+        """Whether the interval over test rows excludes 0."""
         return self.rows[0] > 0 or self.rows[1] < 0
 
 

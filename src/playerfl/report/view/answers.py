@@ -200,7 +200,7 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     if not by_rows:
         return f"{sentence}. At every site the 95 % interval over its test rows contains 0."
     return (
-        f"{sentence}. At {_sites(by_rows)} the 95 % interval over the test rows leaves out 0; another seed may still "
+        f"{sentence}. At {_sites(by_rows)} the 95 % interval over the test rows excludes 0; another seed may still "
         "change this."
     )
 

@@ -218,8 +218,8 @@ def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
             if alike is not None:
                 further.remove(alike)
                 yield (
-                    f"{table.file} has a column {alike!r} where {first.file} has {missing!r}; write the name alike in "
-                    "case, accents and spaces"
+                    f"{table.file} has a column {alike!r} where {first.file} has {missing!r}; use the same case, "
+                    "accents and spaces"
                 )
                 continue
             yield (

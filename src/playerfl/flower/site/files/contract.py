@@ -109,13 +109,13 @@ class Contract:
         return max((int(key.partition(":")[0]) for key in self.answers), default=-1)
 
     def asking(self, envelope: Envelope, asked: str) -> Contract:
-        """The contract from the moment on at which an answer is computed: it may be refused, which tells something."""
+        """The contract once an answer is being computed: it may be refused, and a refusal reveals something."""
         assert envelope.request is not None
         new = dict.fromkeys(envelope.steps, asked)
         return replace(self, questions={**self.questions, **new})
 
     def answering(self, envelope: Envelope, asked: str, reply: str) -> Contract:
-        """The contract after answering; each round and verb is answered once, and a question always alike."""
+        """The contract after answering; each round and verb is answered once, and a question always in the same way."""
         assert envelope.request is not None
         if self.replies.get(asked, reply) != reply:
             raise RefusedError(
@@ -145,7 +145,7 @@ class Decision:
     by: str
     time: str
     most_layers: int | None = None
-    """The most layers that may be shared."""
+    """Maximum number of shared layers."""
 
     @classmethod
     def read(cls, folder: Path) -> Decision | None:
