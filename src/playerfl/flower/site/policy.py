@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
@@ -118,7 +118,7 @@ class Policy(BaseModel):
     model: str | None = None
     """This site's own copy of the model for jobs that replace the task's, like `--model`. A message never chooses it:
     it only says whether the task's model is replaced, and the server's and the site's must then be equal."""
-    coordinators: list[str] = []
+    servers: list[str] = Field([], validation_alias=AliasChoices("servers", "coordinators"))
     """Servers (NAME:PORT) whose messages this site answers; empty: the one given to `--server`."""
     jobs: AcceptedJobs = AcceptedJobs()
     layers: ProtectedLayers = ProtectedLayers()
@@ -128,13 +128,13 @@ class Policy(BaseModel):
     units: dict[str, str] = {}
     """The units of columns, compared with those of other sites: `glucose = "mmol/l"`."""
 
-    @field_validator("coordinators")
+    @field_validator("servers")
     @classmethod
     def _addresses(cls, servers: list[str]) -> list[str]:
         for server in servers:
             host, _, port = server.rpartition(":")
             if not host or "/" in host or not port.isdecimal():
-                raise ValueError(f"coordinators are written as NAME:PORT, not {server!r}")
+                raise ValueError(f"servers are written as NAME:PORT, not {server!r}")
         return servers
 
     @model_validator(mode="after")
@@ -165,7 +165,7 @@ class Policy(BaseModel):
         >>> Policy.of({"aproval": "automatic"})
         Traceback (most recent call last):
         playerfl.errors.ConfigError: unknown key 'aproval' in site.toml; did you mean 'approval'? allowed: \
-approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, units
+approval, budget, jobs, layers, model, privacy, servers, sharing, task, units
         """
         return validated(cls, table, where)
 
@@ -177,8 +177,8 @@ approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, uni
         return cls.of({"approval": "automatic", "model": model, "jobs": accepting})
 
     def check_server(self, server: str) -> None:
-        if self.coordinators and server not in self.coordinators:
-            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.coordinators, 'server')}")
+        if self.servers and server not in self.servers:
+            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.servers, 'server')}")
 
     def refusal(self, job: str, experiment: Experiment, privacy: Privacy, merge_sites: int) -> str | None:
         """Why this site takes no part in a job, judging by its envelope; None if it may."""
