@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from command_line import printed_by
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "playerfl"
@@ -141,5 +141,4 @@ def test_algorithms_do_not_import_each_other() -> None:
 )
 def test_heavy_packages_are_imported_only_when_needed(statement: str, absent: list[str]) -> None:
     check = f"{statement}\nimport sys; print([m for m in {absent} if m in sys.modules])"
-    output = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == "[]"
+    assert printed_by(check) == "[]"

@@ -272,7 +272,7 @@ def test_arrays_of_another_shape_are_refused_with_the_repair(tmp_path: Path, kin
 def test_images_in_other_places_or_formats_are_explained(tmp_path: Path) -> None:
     pictures(tmp_path, lambda i: chr(65 + i))
     Image.new("RGB", (8, 8)).save(tmp_path / "overview.tif")
-    assert "has the image overview.tif beside the sites" in sentence_of(tmp_path)
+    assert "has the image overview.tif next to the sites" in sentence_of(tmp_path)
     (tmp_path / "overview.tif").rename(tmp_path / "north" / "mole" / "a.tif")
     assert "north/mole/a.tif is not a .png or .jpg image; convert TIFF images to .png" in sentence_of(tmp_path)
     (tmp_path / "north" / "mole" / "a.tif").unlink()
