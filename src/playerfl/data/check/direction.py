@@ -24,7 +24,7 @@ def check_direction(
     target: str,
     classes: Sequence[str],
 ) -> None:
-    """Adds a finding if the inputs go with the target at some sites as they go against it at the others.
+    """Adds a finding if inputs that rise with the target at some sites fall with it at the others.
 
     `inputs`: columns of some rows of each site, with nan for a missing value; `targets`: of the same rows, in which
     `classes`, if there are any, are numbered in their order.
