@@ -108,6 +108,16 @@ def test_every_folder_is_a_room_and_none_is_crowded() -> None:
     assert crowded == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """Except each framework's callback, which a program imports from one of them."""
+    named: dict[str, list[str]] = {}
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(str(file.relative_to(SOURCE)))
+    assert {name: files for name, files in named.items() if len(files) > 1}.keys() == {"SensitivityCallback"}
+
+
 def test_docs_show_the_same_rooms_and_a_short_glossary() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = page.partition("src/playerfl/\n")[2].partition("```")[0]
