@@ -12,6 +12,7 @@ import typer
 
 from playerfl.cli.messages import say
 from playerfl.cli.options import DataDir, Json, Quiet, RetryFailed, StopAfter, Workers, examples
+from playerfl.wording import counted
 
 if TYPE_CHECKING:
     from playerfl.studies.api import StudyResult
@@ -90,7 +91,7 @@ def study(
     if archive:
         from playerfl.studies.archive import write_archive
 
-        say(f"wrote {write_archive(directory, archive)} runs to {archive}")
+        say(f"wrote {counted(write_archive(directory, archive), 'run')} to {archive}")
     _show(plan, result, directory.num_other_runs, as_json=as_json)
     if result.failures:
         raise typer.Exit(1)

@@ -98,7 +98,7 @@ def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole:
             "warning",
             "groups",
             f"{name!r} repeats ({shown}), as a subject with several rows does; without grouping, rows of one subject "
-            "are in training and in test, and scores are too good",
+            "are in both training and test, and scores are too good",
             set_to("group", name),
             name,
         )

@@ -216,6 +216,6 @@ def check_near_duplicates(check: DataCheck, shares: Mapping[str, float], *, grou
     else:
         text = (
             f"most rows have a near-duplicate ({shown}), {alike}; if so, name the column that says whose they are, or "
-            "such rows will be in training and in test"
+            "such rows will be in both training and test"
         )
     check.add("warning", "groups", text, None if grouped else "data.group=COLUMN", sites=suspicious)

@@ -198,7 +198,9 @@ approval, budget, jobs, layers, model, privacy, servers, sharing, task, units
         if jobs.data is None and experiment.data.get("group_pattern"):
             return "a regular expression from a message is not run; accept data.group_pattern with [jobs.data]"
         if merge_sites < jobs.least_sites:
-            return f"the server merges at least {merge_sites} sites, but the policy asks for {jobs.least_sites}"
+            return (
+                f"the server merges at least {counted(merge_sites, 'site')}, but the policy asks for {jobs.least_sites}"
+            )
         for what, value, most in (
             ("rounds", experiment.rounds, jobs.most_rounds),
             ("training.local_epochs", training.local_epochs, jobs.most_local_epochs),
@@ -217,11 +219,11 @@ approval, budget, jobs, layers, model, privacy, servers, sharing, task, units
     def too_few_rows(self, train: int, validation: int, test: int) -> str | None:
         """Why this site takes no part with this number of rows, or None."""
         if train < self.jobs.least_rows:
-            return f"this site has {train} training rows, but the policy asks for {self.jobs.least_rows}"
+            return f"this site has {counted(train, 'training row')}, but the policy asks for {self.jobs.least_rows}"
         least = self.jobs.least_scored_rows if self.sharing.scores else 0
         for part, rows in (("validation", validation), ("test", test)):
             if 0 < rows < least:
-                return f"scores of {rows} {part} rows would be shared, but the policy asks for {least}"
+                return f"scores of {counted(rows, f'{part} row')} would be shared, but the policy asks for {least}"
         return None
 
     def uncountable(self, measured: Mapping[str, int]) -> str | None:

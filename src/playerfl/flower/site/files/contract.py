@@ -18,6 +18,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.flower.site.files.names import CONTRACT, DECISION
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError
 from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, write_atomically
+from playerfl.wording import counted
 
 Kept = TypeVar("Kept")
 Choice = Literal["approved", "refused", "stopped"]
@@ -50,7 +51,9 @@ class Terms:
             if getattr(self, name) != getattr(asked, name):
                 return f"the envelope's {name} differs from the one this site agreed to"
         if asked.merge_sites < self.merge_sites:
-            return f"the server now merges {asked.merge_sites} sites, but promised at least {self.merge_sites}"
+            return (
+                f"the server now merges {counted(asked.merge_sites, 'site')}, but promised at least {self.merge_sites}"
+            )
         return None
 
 
