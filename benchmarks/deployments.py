@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reliability"))
 import deployed_models
 from bench import cpu_seconds
 from many_institutions import JOB, deployed
-from playerfl.flower.plan.costs import Cost, Costs, Memory, Size
+from playerfl.flower.plan.costs import Costs, Memory, ProgramCost, Size
 from playerfl.flower.plan.federation import Federation
 from playerfl.flower.server.job_status import JobStatus
 from playerfl.runs.api import run_experiments
@@ -182,7 +182,7 @@ def fitted(measured: list[Deployed]) -> tuple[Costs, dict[str, Memory]]:
     return Costs(link, job, node, agent, look, merge), memory
 
 
-def _least_squares(rows: list[tuple[float, float, float, float]]) -> Cost:
+def _least_squares(rows: list[tuple[float, float, float, float]]) -> ProgramCost:
     """Relative errors count, and no cost is negative."""
     table = torch.tensor(rows, dtype=torch.float64).clamp(min=1e-9)
     factors, wanted = table[:, :3] / table[:, 3:], torch.ones(len(rows), 1, dtype=torch.float64)
@@ -193,7 +193,7 @@ def _least_squares(rows: list[tuple[float, float, float, float]]) -> Cost:
             break
         used.pop(found.index(min(found)))
     costs = dict(zip(used, found, strict=True))
-    return Cost(*(max(0.0, costs.get(i, 0.0)) for i in range(3)))
+    return ProgramCost(*(max(0.0, costs.get(i, 0.0)) for i in range(3)))
 
 
 def _memory(measured: list[Deployed], role: str) -> Memory:

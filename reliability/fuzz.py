@@ -37,6 +37,8 @@ if "--guided" in sys.argv:
     # Before the first import of the package, and for everything that readers import later.
     atheris.instrument_imports(include=["playerfl"]).__enter__()
 
+sys.path.insert(0, str(Path(__file__).with_name("fuzzing")))
+
 from mutation import Breaker
 from playerfl.errors import PlayerflError
 from reader import NotAnInput, Reader

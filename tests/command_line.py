@@ -1,4 +1,4 @@
-"""Runs commands in this process, and checks that bad input is refused in one sentence."""
+"""Runs commands in this process, or Python in a new one, and checks that bad input is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def playerfl(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     code = ended.value.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
+
+
+def printed_by(code: str) -> str:
+    """What Python code prints in a new process, such as which modules an import has loaded."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def refused(output: subprocess.CompletedProcess[str]) -> str:

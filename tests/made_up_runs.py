@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from playerfl.data.sites import SiteRecord
-from playerfl.layers.split import choose_cut
+from playerfl.layers.cut import choose_cut
 from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.report import Report, build_report
 from playerfl.report.view.answers import answers

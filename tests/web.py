@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
 
 
 @dataclass
@@ -33,6 +34,19 @@ class Web:
 
 
 @contextmanager
+def answering(server: BaseServer) -> Iterator[None]:
+    """A server at work in a thread, until the block ends."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
 def serving() -> Iterator[Web]:
     web = Web()
 
@@ -43,15 +57,10 @@ def serving() -> Iterator[Web]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        web.address = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield web
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    web.address = f"http://127.0.0.1:{server.server_port}"
+    with answering(server):
+        yield web
 
 
 def _answer(request: BaseHTTPRequestHandler, web: Web) -> None:

@@ -50,7 +50,7 @@ installed packages; do not edit it by hand.
 
 | file | licence | source |
 |---|---|---|
-| `tasks/bundled/digits.csv.gz`: 1,797 handwritten digits | BSD-3-Clause, in `digits-licence.txt` beside it | an \
+| `tasks/bundled/files/digits.csv.gz`: 1,797 handwritten digits | BSD-3-Clause, in `digits-licence.txt` beside it | an \
 unmodified copy from [scikit-learn](https://scikit-learn.org); by E. Alpaydin and C. Kaynak (1998), \
 [UCI](https://archive.ics.uci.edu/dataset/80), CC BY 4.0 |
 

@@ -26,7 +26,7 @@ MODULES = {
     "playerfl.federation.server": "What your algorithm may ask of the server.",
     "playerfl.federation.messages": "The messages between a site and the server.",
     "playerfl.layers.sensitivity": "Layer scores, and how those of many sites are combined.",
-    "playerfl.layers.split": "From scores to a cut.",
+    "playerfl.layers.cut": "From scores to a cut.",
     "playerfl.layers.cut_summary": "What a cut shares, in parameters and bytes.",
     "playerfl.layers.export": "A cut in the terms of other frameworks.",
     "playerfl.probe.measure": "One measured epoch at every site.",

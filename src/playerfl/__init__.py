@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from playerfl.errors import PlayerflError
     from playerfl.export.predict import predict
     from playerfl.export.write import export_model
+    from playerfl.layers.cut import choose_cut, transition_point
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.probe import SensitivityProbe
     from playerfl.layers.recommend import recommend
     from playerfl.layers.recommendation import Recommendation
     from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
-    from playerfl.layers.split import choose_cut, transition_point
     from playerfl.learning.metrics.metric import Metric, metric
     from playerfl.probe.measure import probe_sites
     from playerfl.report.compute.comparison import compare
@@ -48,7 +48,7 @@ _HOMES = {
     "StudyDirectory": "playerfl.studies.directory",
     "StudyResult": "playerfl.studies.api",
     "Task": "playerfl.tasks.task",
-    "choose_cut": "playerfl.layers.split",
+    "choose_cut": "playerfl.layers.cut",
     "compare": "playerfl.report.compute.comparison",
     "export_model": "playerfl.export.write",
     "federation_sensitivity": "playerfl.layers.sensitivity",
@@ -63,7 +63,7 @@ _HOMES = {
     "resume": "playerfl.runs.api",
     "run": "playerfl.runs.api",
     "study": "playerfl.studies.api",
-    "transition_point": "playerfl.layers.split",
+    "transition_point": "playerfl.layers.cut",
 }
 
 __all__ = [

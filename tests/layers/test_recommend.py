@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut import CutRule, transition_point
 from playerfl.layers.recommend import recommend
 from playerfl.layers.sensitivity import Profile
-from playerfl.layers.split import SplitRule, transition_point
 
 LAYERS = ("a", "b", "c", "d")
 CLEAR = ((1.0, 0.5, 40.0, 60.0), (1.1, 0.6, 44.0, 50.0), (0.9, 0.4, 42.0, 70.0))
@@ -46,7 +46,7 @@ def test_a_jump_at_every_site_is_clear() -> None:
     st.floats(1.0, 50.0),
 )
 def test_the_staircase_of_thresholds_is_what_the_rule_gives(
-    values: list[float], rule: SplitRule, used: float, asked: float
+    values: list[float], rule: CutRule, used: float, asked: float
 ) -> None:
     """No scanning: every threshold's cut can be read off the steps of any other threshold's recommendation."""
     names = [str(i) for i in range(len(values))]
@@ -80,7 +80,7 @@ def test_the_next_best_cut_needs_the_least_change() -> None:
 
 
 @pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio", "max_jump"])
-def test_a_flat_profile_is_no_clear_transition(rule: SplitRule) -> None:
+def test_a_flat_profile_is_no_clear_transition(rule: CutRule) -> None:
     threshold = 10.0 if rule != "max_jump" else None
     recommendation = recommend({"x": site(*[(1.0, 1.1, 0.9, 1.2)] * 3)}, rule=rule, threshold=threshold)
     assert recommendation.verdict == "no clear transition"
@@ -117,7 +117,7 @@ def test_one_measurement_cannot_be_resampled() -> None:
     assert recommendation.bootstrap == {}
     assert recommendation.agreement is None
     assert recommendation.verdict == "doubtful"
-    assert recommendation.doubts == ("it rests on one measurement, so nothing shows how much of it is chance",)
+    assert recommendation.doubts == ("it rests on a single measurement, so nothing shows how much of it is chance",)
 
 
 def test_a_site_that_supplies_nearly_everything_is_named() -> None:
@@ -236,7 +236,7 @@ def test_anything_but_a_profile_is_refused(profiles: object, sentence: str) -> N
 
 
 @pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio", "max_jump"])
-def test_two_jumps_of_the_same_size_are_not_clear(rule: SplitRule) -> None:
+def test_two_jumps_of_the_same_size_are_not_clear(rule: CutRule) -> None:
     """The rules agreed, but which of two equal jumps is the larger was chance."""
     equal = site((1.0, 10.0, 100.0, 120.0), (1.1, 11.5, 110.0, 130.0))
     recommendation = recommend({"north": equal, "south": scaled(equal, 2.0)}, rule=rule)

@@ -16,6 +16,7 @@ from playerfl.listeners import http_server
 from playerfl.listeners.connections import Connections
 from playerfl.listeners.http_server import BoundedHTTPServer
 from slow_peer import hung_up_on
+from web import answering
 
 
 class Pairs:
@@ -98,14 +99,8 @@ class Hello(BaseHTTPRequestHandler):
 @contextmanager
 def web() -> Iterator[BoundedHTTPServer]:
     server = BoundedHTTPServer(("127.0.0.1", 0), Hello)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with answering(server):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from command_line import playerfl
 from playerfl.errors import ConfigError
 from playerfl.live.page import points, status_part
 from playerfl.live.server import LiveServer, serving
-from playerfl.live.status import Entry, SiteNews, Status, Watcher
+from playerfl.live.status import Entry, FolderStatus, SiteNews, Watcher
 from playerfl.storage.locking import locked
 
 STUDY = """
@@ -56,7 +56,7 @@ def interrupted(finished: Path, place: Path) -> Path:
     return home
 
 
-def entries(status: Status) -> dict[str, Entry]:
+def entries(status: FolderStatus) -> dict[str, Entry]:
     return {entry.title: entry for entry in status.entries}
 
 
@@ -176,7 +176,7 @@ def test_names_are_escaped() -> None:
     entry = Entry(
         hostile, hostile, 1, 2, "rounds", "quiet", hostile, (1.0, float("nan")), (SiteNews(hostile, "late", hostile),)
     )
-    assert "<script" not in status_part(Status((entry,), (hostile,), 0))
+    assert "<script" not in status_part(FolderStatus((entry,), (hostile,), 0))
 
 
 def test_a_curve_without_a_finite_value_is_no_line() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from playerfl.cli.research.thresholds import thresholds
 from playerfl.errors import PlayerflError
-from playerfl.layers.split import choose_cut
+from playerfl.layers.cut import choose_cut
 from playerfl.paper.threshold_figure import draw_thresholds
 from playerfl.paper.thresholds import (
     Case,

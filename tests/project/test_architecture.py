@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from command_line import printed_by
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "playerfl"
@@ -54,6 +54,7 @@ EXCEPTIONS = {
 
 MOST_MODULES_AT_THE_TOP = 9
 MOST_FILES_IN_A_FOLDER = 15
+MOST_WORDS_IN_THE_GLOSSARY = 15
 
 
 def room_of(module: str) -> str:
@@ -81,6 +82,10 @@ def files_by_room() -> dict[str, list[Path]]:
     return files
 
 
+def folders_in(name: str) -> list[Path]:
+    return [path for path in (ROOT / name).rglob("*") if path.is_dir() and path.name != "__pycache__"]
+
+
 @pytest.mark.parametrize("room", MAY_IMPORT)
 def test_imports_point_one_way(room: str) -> None:
     allowed = {room, *MAY_IMPORT[room], *FOUNDATIONS}
@@ -91,18 +96,33 @@ def test_imports_point_one_way(room: str) -> None:
 
 
 def test_every_folder_is_a_room_and_none_is_crowded() -> None:
-    folders = [path for path in SOURCE.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    folders = folders_in("src/playerfl")
     rooms = {path.name for path in folders if path.parent == SOURCE}
     assert rooms == {"cli", *(room.partition(".")[0] for room in MAY_IMPORT)}
     assert len(list(SOURCE.glob("*.py"))) <= MOST_MODULES_AT_THE_TOP
-    tests = [ROOT / "tests", *(path for path in (ROOT / "tests").rglob("*") if path.is_dir())]
-    crowded = [str(path) for path in folders + tests if len(list(path.glob("*.py"))) > MOST_FILES_IN_A_FOLDER]
+    code = [
+        path for name in ("tests", "reliability", "benchmarks", "tools") for path in (ROOT / name, *folders_in(name))
+    ]
+    crowded = [path for path in folders if sum(file.is_file() for file in path.iterdir()) > MOST_FILES_IN_A_FOLDER]
+    crowded += [path for path in code if len(list(path.glob("*.py"))) > MOST_FILES_IN_A_FOLDER]
     assert crowded == []
 
 
-def test_docs_show_the_same_rooms() -> None:
+def test_no_two_classes_have_one_name() -> None:
+    """Except each framework's callback, which a program imports from one of them."""
+    named: dict[str, list[str]] = {}
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(str(file.relative_to(SOURCE)))
+    assert {name: files for name, files in named.items() if len(files) > 1}.keys() == {"SensitivityCallback"}
+
+
+def test_docs_show_the_same_rooms_and_a_short_glossary() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = page.partition("src/playerfl/\n")[2].partition("```")[0]
+    glossary = page.partition("## Glossary\n")[2].partition("\n## ")[0]
+    assert 0 < sum(line.startswith("| **") for line in glossary.splitlines()) <= MOST_WORDS_IN_THE_GLOSSARY
     shown = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.startswith("  ") and line[2] != " "}
     assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= shown
 
@@ -131,5 +151,4 @@ def test_algorithms_do_not_import_each_other() -> None:
 )
 def test_heavy_packages_are_imported_only_when_needed(statement: str, absent: list[str]) -> None:
     check = f"{statement}\nimport sys; print([m for m in {absent} if m in sys.modules])"
-    output = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == "[]"
+    assert printed_by(check) == "[]"

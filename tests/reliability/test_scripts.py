@@ -10,6 +10,6 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "reliability"
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.glob("*.py")))
+@pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.rglob("*.py")))
 def test_a_script_can_be_imported(name: str) -> None:
     import_module(name)

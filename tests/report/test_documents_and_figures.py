@@ -7,13 +7,13 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from command_line import printed_by
 from made_up_runs import constant, made_up
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import Report, build_report
@@ -144,4 +144,4 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path: Path) -> None:
 def test_no_figure_opens_a_window() -> None:
     """Figures are made without pyplot, which would hold on to them and might show them."""
     check = "import sys, playerfl.report.plots.report; print('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert printed_by(check) == "False"

@@ -65,7 +65,7 @@ def test_the_table_and_the_records_say_the_same() -> None:
         ("PLayer-FL", "east", True),
         ("PLayer-FL", "west", False),
     ]
-    assert "What every method means to the sites of digits" in as_markdown(made, "x")
+    assert "What every method means for the sites of digits" in as_markdown(made, "x")
 
 
 def test_without_training_alone_there_is_nothing_to_compare_with() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from browser import Opened
 from made_up_runs import LAYERS, constant, made_up
-from playerfl.layers.split import choose_cut
+from playerfl.layers.cut import choose_cut
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import build_report
 from playerfl.report.write.documents import as_page

@@ -13,11 +13,11 @@ import pytest
 
 from made_up_runs import SITES, made_up
 from playerfl.errors import LayerError
+from playerfl.layers.cut import choose_cut
 from playerfl.layers.sensitivity import combine_sites
-from playerfl.layers.split import choose_cut
 from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.report import build_report
-from playerfl.report.compute.what_if import REDUCTIONS, Combined, Steps, alone, combined
+from playerfl.report.compute.what_if import REDUCTIONS, CombinedSites, Steps, alone, combined
 from playerfl.report.view.answers import answers
 from playerfl.report.write.payload import payload
 
@@ -83,7 +83,7 @@ def test_importance_and_ratios_are_those_of_choose_cut() -> None:
     scores = {"a": {"x": 1.0, "y": 2.0, "z": 10.0}, "b": {"x": 3.0, "y": 0.1, "z": 9e3}}
     ways: dict[str, Any] = {"num_examples": {"a": 1, "b": 9}, "client_weight": "samples", "normalise": "first_layer"}
     shown = combined(scores, ways["num_examples"])["first_layer", "samples"]
-    assert isinstance(shown, Combined)
+    assert isinstance(shown, CombinedSites)
     python = combine_sites(scores, **ways)
     assert (list(shown.importance), list(shown.warnings)) == (list(python.importance.values()), python.warnings)
     for rule, ratios in shown.ratios.items():

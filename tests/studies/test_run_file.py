@@ -52,6 +52,19 @@ def finished(**options: Any) -> tuple[RunFileRecord, Any]:
     return record, drive(Run(EXPERIMENT, SETUP, record).rounds())
 
 
+def interrupted(folder: Path, at: int) -> Path:
+    """The checkpoint of a run that was interrupted at this exchange, before it was saved."""
+    kept = folder / "unfinished.safetensors"
+
+    def stop(exchanges: int) -> None:
+        if exchanges == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finished(unfinished=kept, checkpoint_seconds=0.0, progress=stop)
+    return kept
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_file_gives_the_run_back(keep: bool) -> None:
     record, made = finished(keep_weights=keep)
@@ -80,14 +93,7 @@ def test_the_bytes_are_the_same_each_time_and_small() -> None:
 
 
 def test_a_run_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
-    kept = tmp_path / "unfinished.safetensors"
-
-    def stop(exchanges: int) -> None:
-        if exchanges == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        finished(unfinished=kept, checkpoint_seconds=0.0, progress=stop)
+    kept = interrupted(tmp_path, at=3)
     assert decode(kept.read_bytes())["exchanges"] == 2
     exchanges: list[int] = []
     record, _ = finished(unfinished=kept, checkpoint_seconds=1000.0, progress=exchanges.append)
@@ -96,14 +102,7 @@ def test_a_run_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_holds_the_matrices_and_one_of_an_earlier_version_none(tmp_path: Path) -> None:
-    kept = tmp_path / "unfinished.safetensors"
-
-    def stop(exchanges: int) -> None:
-        if exchanges == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        finished(unfinished=kept, checkpoint_seconds=0.0, progress=stop)
+    kept = interrupted(tmp_path, at=4)
     saved = decode(kept.read_bytes())
     assert finished(unfinished=kept)[0].file == finished()[0].file
     del saved["confusions"]

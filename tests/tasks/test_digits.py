@@ -15,7 +15,7 @@ from playerfl.tasks.load import load_task
 
 
 def test_the_file_is_scikit_learns_to_the_byte() -> None:
-    shipped = (files("playerfl.tasks.bundled") / "digits.csv.gz").read_bytes()
+    shipped = (files("playerfl.tasks.bundled") / "files" / "digits.csv.gz").read_bytes()
     assert hashlib.sha256(shipped).hexdigest() == "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
 
 

@@ -57,7 +57,7 @@ def task_part(every: Archives, task: str) -> Iterator[str]:
     yield duel_table(report, task)
     gains = gains_view(report, task, PRIMARY)
     if gains:
-        redrawn = " Every run draws its own sites, so a column is a place in the division, not one site."
+        redrawn = " Every run draws its own sites, so a column is a different site in every run."
         text = "Who gains and who loses, compared with training alone: points of macro-F1, the mean over runs."
         yield filled(text + (redrawn if report.grid.redraws_sites(task) else ""))
         yield shown_table(gains)

@@ -123,11 +123,11 @@ def effects(rival: str) -> dict[str, tuple[float, float, float]]:
     found = {}
     if len(alphas) > 1:
         ends = alphas[0], alphas[-1]
-        found[f"strong skew (α = {ends[0]:g}) less weak skew (α = {ends[1]:g})"] = effect(
+        found[f"strong skew (α = {ends[0]:g}) minus weak skew (α = {ends[1]:g})"] = effect(
             rival, lambda c: c.alpha == ends[0], lambda c: c.alpha == ends[1]
         )
     if len(sizes) > 1:
-        found[f"{sizes[0]:,} rows less {sizes[-1]:,} rows"] = effect(
+        found[f"{sizes[0]:,} rows minus {sizes[-1]:,} rows"] = effect(
             rival, lambda c: c.rows == sizes[0], lambda c: c.rows == sizes[-1]
         )
     return found

@@ -29,7 +29,7 @@ _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Trace:
+class HessianTrace:
     """tr H_l of one layer; `standard_error` is None if it is exact."""
 
     value: float
@@ -60,7 +60,7 @@ def hessian_traces(
     exact_up_to: int = EXACT_UP_TO,
     seed: int = 0,
     tick: Callable[[], None] | None = None,
-) -> dict[LayerName, Trace]:
+) -> dict[LayerName, HessianTrace]:
     """The Hessian trace of every layer at the model's current weights, for the mean loss over all rows, in eval mode.
 
     `exact`: Σ_j ∂²f/∂θ_j², one Hessian-vector product per parameter. `hutchinson`: the mean of z'Hz over `probes`
@@ -96,7 +96,7 @@ def hessian_traces(
                 pairs = [(p, g) for p, g in zip(trained, first, strict=True) if g is not None and g.requires_grad]
                 samples += work(pairs, probes, (seed, layer)) * (len(targets) / rows)
             error = float(samples.std()) / math.sqrt(probes) if chosen == "hutchinson" else None
-            traces[layer] = Trace(float(samples.mean()), error, chosen, size)
+            traces[layer] = HessianTrace(float(samples.mean()), error, chosen, size)
             if tick:
                 tick()
     return traces

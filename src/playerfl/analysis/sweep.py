@@ -14,9 +14,9 @@ from playerfl.analysis.cka import gram, representations, similarity_between_site
 from playerfl.analysis.layer_analysis import analysis_table, common_inputs, load_weights
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
+from playerfl.layers.cut import transition_point
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.recommend import recommend
-from playerfl.layers.split import transition_point
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult

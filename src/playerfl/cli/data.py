@@ -284,9 +284,7 @@ def _try_setup(checked: DataCheck, experiment: Experiment, task: Task) -> None:
 
     cells = sum(checked.rows.values()) * max(1, len(checked.columns) or _CELLS_PER_IMAGE)
     if cells > _MOST_TRIED_CELLS:
-        checked.add(
-            "note", "sample", "the inputs and the model were not prepared as a run prepares them: too much data"
-        )
+        checked.add("note", "sample", "too much data to prepare the inputs and the model as a run would")
         return
     try:
         prepare_setup(experiment, task)

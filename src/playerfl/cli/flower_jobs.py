@@ -36,8 +36,8 @@ def init(
     norm_bound: Annotated[
         float,
         typer.Option(
-            help="Refuse an upload that moved more than this many times as far from the shared model as that of the "
-            "round's median site (0: off)."
+            help="Refuse an upload that moved away from the common model by more than this many times the round's "
+            "median distance (0: off)."
         ),
     ] = 6.0,
     max_weight: Annotated[
@@ -148,7 +148,7 @@ def run(
 
 
 def sent_per_round(folder: Path) -> str | None:
-    """What a site sent in a round of a finished job beside full fine-tuning; None if nothing in the model is frozen."""
+    """What a site sent per round of a finished job, compared with full fine-tuning; None if nothing is frozen."""
     from playerfl.cli.tables.comparison import beside_full_fine_tuning
     from playerfl.runs.api import load_result
 

@@ -180,7 +180,7 @@ def list_(
 def selftest(
     algorithm: Annotated[str | None, typer.Argument(metavar="[ALGORITHM]", show_default=False)] = None,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="With ALGORITHM: the most that one check may take.")
+        float, typer.Option(metavar="SECONDS", min=0.1, help="With ALGORITHM: the time limit of each check.")
     ] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -34,9 +34,11 @@ Settings = Annotated[
         help="Any setting of an experiment file, e.g. training.batch_size=16; can be repeated.",
     ),
 ]
+Workers = Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")]
 StopAfter = Annotated[
     float | None,
-    typer.Option(metavar="MINUTES", min=0, help="Stop after this time; the same work can be continued later."),
+    typer.Option(metavar="MINUTES", min=0, help="Stop after this many minutes; you can continue later."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

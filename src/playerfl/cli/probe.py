@@ -197,8 +197,8 @@ def _cost(
 
 def _check_decision(rule: str | None, threshold: float | None, normalise: str | None) -> None:
     from playerfl.errors import one_of
+    from playerfl.layers.cut import check_rule
     from playerfl.layers.recommend import NORMALISATIONS, RULES
-    from playerfl.layers.split import check_rule
 
     for value, allowed, option in ((rule, RULES, "--rule"), (normalise, NORMALISATIONS, "--normalise")):
         if value is not None and value not in allowed:

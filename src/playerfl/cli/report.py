@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from playerfl.cli.options import examples
+from playerfl.wording import counted
 
 REPORT_EXAMPLES = examples(
     "report runs/demo",
@@ -143,7 +144,7 @@ def report(
         typer.echo(place.path)
     if figures:
         drawn = write_figures(computed, place.figures, [figure.value for figure in figures])
-        typer.echo(f"figures: {place.figures} ({len(drawn)} files)", err=True)
+        typer.echo(f"figures: {place.figures} ({counted(len(drawn), 'file')})", err=True)
     if not (computed.grid.runs or computed.multiverses):
         typer.echo("no run has finished yet", err=True)
     for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):

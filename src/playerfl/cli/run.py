@@ -1,4 +1,4 @@
-"""`playerfl run`: one or several algorithms on a task, side by side."""
+"""`playerfl run`: one or more algorithms on a task, side by side."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RUN_EXAMPLES = examples(
 def run(
     task: Annotated[str | None, typer.Argument()] = None,
     task_option: Annotated[
-        str | None, typer.Option("--task", metavar="TASK", help="The same as TASK, as an option.")
+        str | None, typer.Option("--task", metavar="TASK", help="Same as the argument TASK.")
     ] = None,
     model: Annotated[
         str | None,
@@ -103,7 +103,7 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one or several algorithms on a task and show what each site gains.
+    """Train one or more algorithms on a task and show what each site gains.
 
     TASK is a name (see `playerfl list tasks`), a folder with one file per site, or FILE.py:NAME for a task of your
     own.

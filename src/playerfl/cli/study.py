@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from playerfl.cli.messages import say
-from playerfl.cli.options import DataDir, Json, Quiet, StopAfter, examples
+from playerfl.cli.options import DataDir, Json, Quiet, RetryFailed, StopAfter, Workers, examples
+from playerfl.wording import counted
 
 if TYPE_CHECKING:
     from playerfl.studies.api import StudyResult
@@ -30,14 +31,14 @@ STUDY_EXAMPLES = examples(
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     out: Annotated[Path | None, typer.Option(help="Study directory (default: runs/NAME).")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)] = None,
+    workers: Workers = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Count the runs and estimate their time from a few timed steps; start none of them."
         ),
     ] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")] = False,
+    retry_failed: RetryFailed = False,
     backend: Annotated[str, typer.Option(help="processes, ray, or serial (in this process).")] = "processes",
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster (default: start Ray on this machine).")
@@ -90,7 +91,7 @@ def study(
     if archive:
         from playerfl.studies.archive import write_archive
 
-        say(f"wrote {write_archive(directory, archive)} runs to {archive}")
+        say(f"wrote {counted(write_archive(directory, archive), 'run')} to {archive}")
     _show(plan, result, directory.num_other_runs, as_json=as_json)
     if result.failures:
         raise typer.Exit(1)

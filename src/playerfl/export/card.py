@@ -171,7 +171,7 @@ def _limits(about: Mapping[str, Any]) -> list[str]:
 
 
 def _disclosed(about: Mapping[str, Any]) -> list[str]:
-    site, lines = markdown(about["site"]), ["## What it tells about the training rows", ""]
+    site, lines = markdown(about["site"]), ["## What it reveals about the training rows", ""]
     if "table" in about["encoding"]:
         columns = about["encoding"]["table"]["columns"]
         extremes = [
@@ -189,7 +189,7 @@ def _disclosed(about: Mapping[str, Any]) -> list[str]:
         what = "brightness and contrast of the images" if "pictures" in about["encoding"] else "the inputs"
         lines.append(f"Besides the weights, the folder holds the usual range of {what} of {site}. {_RANGE_RULE}")
     else:
-        lines.append("Nothing but what the weights and the test scores tell.")
+        lines.append("Nothing beyond the weights and the test scores.")
     lines.append("A model's weights may reveal more; ask before you pass it on.")
     return lines
 

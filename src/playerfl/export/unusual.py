@@ -14,7 +14,7 @@ from playerfl.export.ranges import RangeRecord, between
 from playerfl.wording import counted
 
 OUTSIDE, FILLED = "outside training range", "missing values filled in"
-# The chance that so many usual rows lie in the same quarter is one in 500,000.
+# The chance that this many usual rows lie in the same quarter is one in 500,000.
 _ENOUGH_ROWS = 10
 _MOST_NAMED = 5
 

@@ -38,7 +38,7 @@ def unpacked(numbers: Sequence[float], like: Mapping[str, Tensor]) -> Masks:
 
 
 def packed_length(elements: int) -> int:
-    """How many numbers the masks of so many elements take.
+    """How many numbers the masks of this many elements take.
 
     >>> packed_length(48), packed_length(49)
     (1, 2)

@@ -12,16 +12,16 @@ import numpy as np
 from torch import nn
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut import Cut, CutRule, OnNoTransition, check_rule, choose_cut, cut_ratios, transition_point
 from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.measured_model import check_model
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
-from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, cut_ratios, transition_point
 
 SiteProfiles = Mapping[str, Profile | Mapping[str, Any]]
 """Every site's scores: profiles, or their JSON."""
-RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
+RULES: tuple[CutRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
 
 
@@ -30,7 +30,7 @@ def recommend(
     model: nn.Module | None = None,
     *,
     layers: LayerMap | None = None,
-    rule: SplitRule = "layer_ratio",
+    rule: CutRule = "layer_ratio",
     threshold: float | None = None,
     on_no_transition: OnNoTransition = "all",
     client_weight: ClientWeight = "uniform",
@@ -74,7 +74,7 @@ def recommend(
     fallback: OnNoTransition = "all" if on_no_transition == "error" else on_no_transition
 
     def cut_of(
-        by_site: Mapping[str, Importance], rule: SplitRule = rule, threshold: float | None = threshold, **other: Any
+        by_site: Mapping[str, Importance], rule: CutRule = rule, threshold: float | None = threshold, **other: Any
     ) -> int:
         combined = combine_sites(by_site, **{**combining, **other})
         return transition_point(combined.importance, rule, threshold, on_no_transition=fallback).index
@@ -185,7 +185,7 @@ def _jumps(seeds: Sequence[Mapping[str, Profile]], cut: Cut) -> tuple[float, ...
     """By how much each site's score in each seed rises at the cut."""
     if not 0 < cut.index < len(cut.layers):
         return ()
-    rule: SplitRule = "cumulative_ratio" if cut.rule == "cumulative_ratio" else "layer_ratio"
+    rule: CutRule = "cumulative_ratio" if cut.rule == "cumulative_ratio" else "layer_ratio"
     scores = (profile.importance for run in seeds for profile in run.values())
     ratios = (cut_ratios(one, rule)[cut.index - 1] for one in scores if is_usable(one))
     return tuple(ratio for ratio in ratios if ratio is not None and math.isfinite(ratio))

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, NEAR, Cut, cut_ratios
 from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.export import export_cut
 from playerfl.layers.layer_map import LayerMap, some
 from playerfl.layers.sensitivity import DOMINATES, Importance
-from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut, cut_ratios
 
 Verdict = Literal["clear", "doubtful", "no clear transition"]
 
@@ -166,7 +166,7 @@ def judged(recommendation: Recommendation) -> Recommendation:
     step = step_at(evidence.thresholds, cut.threshold)
     nothing = len(cut.layers) == 1 or flat or (step is not None and not step.transition)
     if evidence.agreement is None and len(evidence.shares) == len(evidence.by_seed) == 1:
-        doubts.append("it rests on one measurement, so nothing shows how much of it is chance")
+        doubts.append("it rests on a single measurement, so nothing shows how much of it is chance")
     lost = [site for site in evidence.importance if site not in evidence.shares]
     doubts += [f"{site} is left out: its scores are not finite or all zero" for site in lost]
     trained = evidence.layers.num_parameters if evidence.layers is not None else {}

@@ -11,13 +11,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from playerfl.errors import ConfigError
-from playerfl.live.status import Status
+from playerfl.live.status import FolderStatus
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def live_page(title: str, status: Status) -> str:
+def live_page(title: str, status: FolderStatus) -> str:
     """The whole page, as the first request gets it."""
     from markupsafe import Markup
 
@@ -28,7 +28,7 @@ def live_page(title: str, status: Status) -> str:
     )
 
 
-def status_part(status: Status) -> str:
+def status_part(status: FolderStatus) -> str:
     """The part that is fetched again every few seconds."""
     return _environment().from_string(_asset("status.html")).render(status=status, points=points)
 

@@ -14,7 +14,7 @@ from playerfl.errors import ConfigError, PlayerflError
 from playerfl.listeners.connections import Connections
 from playerfl.listeners.http_server import BoundedHTTPServer
 from playerfl.live.page import content_security_policy, live_page, status_part
-from playerfl.live.status import Status, Watcher
+from playerfl.live.status import FolderStatus, Watcher
 
 _LOOPBACK = "127.0.0.1"
 _NAMES = (_LOOPBACK, "localhost")
@@ -58,7 +58,7 @@ class LiveServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def status(self) -> Status:
+    def status(self) -> FolderStatus:
         with self._looking:
             return self._watcher.look()
 

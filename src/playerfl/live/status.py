@@ -57,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Status:
+class FolderStatus:
     """Everything that the page shows above the report."""
 
     entries: tuple[Entry, ...]
@@ -105,7 +105,7 @@ class Watcher:
     _seen: dict[Path, Entry] = field(default_factory=dict)
     _was_there: bool = False
 
-    def look(self) -> Status:
+    def look(self) -> FolderStatus:
         entries: list[Entry] = []
         failures: list[str] = []
         finished = 0
@@ -124,7 +124,7 @@ class Watcher:
         # `playerfl run --open` serves the page before it makes the folder.
         is_there = self.home.is_dir()
         self._was_there |= is_there
-        return Status(
+        return FolderStatus(
             tuple(_told_apart(entries, self.home)), tuple(failures), finished, gone=self._was_there and not is_there
         )
 

@@ -63,7 +63,7 @@ def profile_figure(progress: Progress) -> Figure | None:
         from playerfl.report.plots.comparison import draw_profile
     except ImportError:
         return None
-    from playerfl.layers.split import Cut
+    from playerfl.layers.cut import Cut
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     draw_profile(figure.subplots(), Cut.from_json(decision), progress.layers["profiles"])

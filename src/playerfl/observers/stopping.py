@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from playerfl.errors import ConfigError
 from playerfl.runs.run import Progress, StopRun
+from playerfl.wording import counted
 
 
 @dataclass
@@ -49,4 +50,4 @@ class Patience:
         if progress.validation_loss < self._lowest:
             self._lowest, self._at = progress.validation_loss, progress.round
         if progress.round - self._at >= self.rounds:
-            raise StopRun(f"no lower validation loss for {self.rounds} rounds", finish=True)
+            raise StopRun(f"no lower validation loss for {counted(self.rounds, 'round')}", finish=True)

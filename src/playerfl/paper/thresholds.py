@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.errors import ConfigError
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, CutRule, choose_cut
 from playerfl.layers.sensitivity import Importance
-from playerfl.layers.split import DEFAULT_THRESHOLDS, SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text, plain_cell
 
-RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
+RATIO_RULES: tuple[CutRule, ...] = ("cumulative_ratio", "layer_ratio")
 # The upper end of an interval that nothing bounds from above.
 _HIGHEST = 1e6
 _COLUMNS = ("task", "settings", "mode", "init", "seed", "printed", "max_jump", *RATIO_RULES)

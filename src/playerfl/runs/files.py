@@ -11,8 +11,8 @@ from typing_extensions import TypedDict
 
 from playerfl.data.sites import DataRecord
 from playerfl.federation.messages import SiteId
+from playerfl.layers.cut import CutRecord
 from playerfl.layers.sensitivity import ProfileRecord
-from playerfl.layers.split import CutRecord
 from playerfl.learning.metrics.metric import MetricRecord
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from playerfl.errors import ConfigError, RunDirectoryError, one_of
 from playerfl.federation.messages import ConfusionKey
+from playerfl.layers.cut import Cut
 from playerfl.layers.layer_map import state_entries
-from playerfl.layers.split import Cut
 from playerfl.learning.confusion import F1Labels
 from playerfl.runs.confusions import Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile

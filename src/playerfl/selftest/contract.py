@@ -42,7 +42,7 @@ CHECKS: tuple[Callable[[Subject], str | None], ...] = (
     repeating.repeats_in_a_new_process,
 )
 _NEEDED = (definition.declares_what_it_reads, training.runs)
-"""Without these, the other checks would only say the same again."""
+"""If one of these fails, the other checks would only repeat it."""
 
 
 @dataclass(frozen=True)

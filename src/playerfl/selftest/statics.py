@@ -1,4 +1,4 @@
-"""What an algorithm's file holds beside hyper-parameters: globals, class attributes, default arguments.
+"""What an algorithm's file holds besides hyper-parameters: globals, class attributes, default arguments.
 
 Sites are other processes than the server, and a resumed run is another process than the one that was killed. So
 checks put the file back into the state in which it was imported, as a new process would find it.

@@ -7,7 +7,7 @@ import pytest
 from algorithms.recorder import LAYERS, Watched, part_of, same_bits, watch
 from federations import build, task
 from playerfl.algorithms import PLayerFL
-from playerfl.layers.split import choose_cut
+from playerfl.layers.cut import choose_cut
 
 both_starts = pytest.mark.parametrize("first_epoch", ["continue", "restart"])
 

@@ -69,7 +69,7 @@ def test_any_bytes_give_an_array_or_a_sentence(content: bytes) -> None:
 def test_pictures_and_labels_must_belong_together(tmp_path: Path) -> None:
     (tmp_path / "pictures").write_bytes(idx(PICTURES))
     (tmp_path / "labels").write_bytes(idx(np.zeros(3)))
-    with pytest.raises(DataError, match="do not belong together"):
+    with pytest.raises(DataError, match="do not match"):
         read_labelled(tmp_path, "pictures", "labels")
     with pytest.raises(DataError, match=r"has no other, plain or with \.gz"):
         read_labelled(tmp_path, "pictures", "other")

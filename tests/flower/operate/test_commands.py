@@ -222,7 +222,7 @@ def test_a_site_that_cannot_start_says_why(options: tuple[str, ...], reason: str
 
 
 def test_a_site_connects_only_to_servers_that_its_policy_accepts(tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text('coordinators = ["fl.example.org:443"]')
+    (tmp_path / "site.toml").write_text('servers = ["fl.example.org:443"]')
     write_key_pair("north", tmp_path)
     key = str(tmp_path / "north.key")
     done = do(

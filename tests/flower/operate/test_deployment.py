@@ -39,7 +39,7 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     here.up()
     proxied = here.proxy()
     # The agent learns from its node to which server that is connected.
-    here.policies = {"north": {"coordinators": [f"127.0.0.1:{here.public_port}"]}}
+    here.policies = {"north": {"servers": [f"127.0.0.1:{here.public_port}"]}}
     for name in SITES:
         here.join(name, by_command=name == "north")
     write_key_pair("stranger", here.folder / "stranger")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 def test_a_run_that_ends_while_its_message_arrives_leaves_nothing_behind(
     ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator was killed at this moment: the site waited two hours for the rest of the message."""
+    """The server was killed at this moment: the site waited two hours for the rest of the message."""
     import flwr.supernode.start_client_internal as loop
     from flwr.app import Message, RecordDict
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree

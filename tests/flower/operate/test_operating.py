@@ -22,6 +22,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from typer.testing import CliRunner
 
+from command_line import printed_by
 from flower.jobs import Job
 from playerfl.cli.main import app
 from playerfl.errors import ConfigError, RunDirectoryError
@@ -525,5 +526,4 @@ def test_the_servers_own_commands_import_no_torch() -> None:
         "    app_folder, certificates, enrolment, job_monitor, launch, metrics, preflight, supervision)\n"
         "print([m for m in ('torch', 'numpy', 'pandas', 'safetensors', 'flwr') if m in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    assert printed_by(check) == "[]"

@@ -6,7 +6,6 @@ import http.client
 import os
 import shutil
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ import pytest
 from flower.institutions import start_nginx
 from playerfl.flower.operate.certificates import names_in, write_certificates
 from playerfl.flower.operate.processes import LOOPBACK, free_port
+from web import answering
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -46,13 +46,9 @@ def behind(tmp_path: Path) -> Iterator[tuple[int, list[str], Path]]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
     public = free_port()
     with ExitStack() as stack:
-        stack.callback(thread.join)
-        stack.callback(server.server_close)
-        stack.callback(server.shutdown)
+        stack.enter_context(answering(server))
         start_nginx(NGINX, tmp_path / "nginx", tmp_path, server.server_address[1], public, stack)
         yield public, seen, tmp_path
 

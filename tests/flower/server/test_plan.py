@@ -12,7 +12,7 @@ import pytest
 
 from command_line import playerfl, refused
 from playerfl.errors import ConfigError
-from playerfl.flower.plan.costs import FRAME_BYTES, MEASURED, Cost, Costs, Size
+from playerfl.flower.plan.costs import FRAME_BYTES, MEASURED, Costs, ProgramCost, Size
 from playerfl.flower.plan.events import Resource, Simulation, Steps
 from playerfl.flower.plan.federation import Federation
 from playerfl.flower.plan.forecast import needs, plan
@@ -41,10 +41,10 @@ def seconds(federation: Federation, costs: Costs = FREE, **options: Any) -> floa
 
 def test_without_delays_a_round_is_the_sum_of_its_costs() -> None:
     costs = Costs(
-        link=Cost(1.0, 0.1, 1e-6),
-        job=Cost(2.0, 0.2, 2e-6),
-        node=Cost(3.0, 0.3, 3e-6),
-        agent=Cost(4.0, 0.4, 4e-6),
+        link=ProgramCost(1.0, 0.1, 1e-6),
+        job=ProgramCost(2.0, 0.2, 2e-6),
+        node=ProgramCost(3.0, 0.3, 3e-6),
+        agent=ProgramCost(4.0, 0.4, 4e-6),
         merge=5e-6,
     )
     size = Size.of(10**6, 4)

@@ -138,7 +138,7 @@ def test_a_server_does_not_count_rows_by_their_values_with_one_job_after_another
 
 
 def test_a_text_that_cannot_be_sent_on_does_not_end_the_job(tmp_path: Path) -> None:
-    """A unit that only one site states becomes the job's; half a character in it ended the job at the next hello."""
+    """A unit that one site states becomes the job's; half of a surrogate pair in it ended the job at the next hello."""
     job = federation(tmp_path, table("age,systolic,smoker,outcome"))
 
     def tamper(site: str, _: Message, response: Message) -> Message:
@@ -152,7 +152,7 @@ def test_a_text_that_cannot_be_sent_on_does_not_end_the_job(tmp_path: Path) -> N
     job.tamper(tamper)
     job.run(min_sites=1)
     refused = {row["site"]: row["reason"] for row in job.participation("refused")}
-    assert refused.keys() == {"site-0", "site-2"} and "half a character" in refused["site-0"]
+    assert refused.keys() == {"site-0", "site-2"} and "half of a surrogate pair" in refused["site-0"]
     assert job.fingerprints.keys() == {"site-1"}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -17,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import printed_by
 from playerfl.errors import ConfigError
 from playerfl.flower.node import connection
 from playerfl.flower.node.connection import ask_agent
@@ -227,8 +226,7 @@ def test_the_relay_and_the_node_import_neither_torch_nor_pandas() -> None:
         "from flwr.supercore.object_store import ObjectStoreFactory\n"
         "print(type(ObjectStoreFactory().store()).__name__)"
     )
-    said = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["[]", "InMemoryObjectStore"]
+    assert printed_by(check).split() == ["[]", "InMemoryObjectStore"]
 
 
 @pytest.mark.system
@@ -240,8 +238,7 @@ def test_a_node_that_needs_what_is_left_out_imports_it() -> None:
         "assert callable(spared.import_supernode())\n"
         "print('sqlalchemy' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "True"
+    assert printed_by(check) == "True"
 
 
 @pytest.mark.system

@@ -166,9 +166,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_the_command_answers_whether_a_layer_ever_left(job: Job) -> None:
     state = str(job.home / "site-1")
     private = run("flower", "audit", "--state", state, "--left", "6")
-    assert private.returncode == 0 and "6 never left this site: none of 1 uploads" in private.stdout
+    assert private.returncode == 0 and "6 never left this site: none of 1 upload " in private.stdout
     shared = run("flower", "audit", "--state", state, "--left", "0")
-    assert shared.returncode == 1 and "0 left this site in 1 of 1 uploads" in shared.stdout
+    assert shared.returncode == 1 and "0 left this site in 1 of 1 upload" in shared.stdout
     tensor = run("flower", "audit", "--state", state, "--left", "2.bias")
     assert tensor.returncode == 1
     unknown = run("flower", "audit", "--state", state, "--left", "fc3")

@@ -156,9 +156,9 @@ def test_a_damaged_contract_does_not_keep_other_jobs_from_starting(tmp_path: Pat
     assert job.sites[SITE].statuses() == {"job": "waiting", "new": "waiting"}
 
 
-def test_the_agent_accepts_messages_of_the_policys_coordinators_only(running: Job) -> None:
+def test_the_agent_accepts_messages_of_the_policys_servers_only(running: Job) -> None:
     """With two services, the agent does not connect to the server itself, and its policy was not looked at."""
-    accepted = Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}, "coordinators": ["fl.example.org:443"]})
+    accepted = Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}, "servers": ["fl.example.org:443"]})
     running.sites[SITE] = replace(running.sites[SITE], policy=accepted)
     parcel = envelope_parcel(next_fit(running))
     for server in ("", "evil.example.org:443", "fl.example.org:444"):
@@ -182,7 +182,7 @@ def test_a_server_promises_no_more_sites_per_merge_than_train_in_a_round(
     else:
         with pytest.raises(TooFewSitesError, match="policy or a person there refuses the job"):
             job.run()
-        assert "merges at least 1 sites" in audit(job, "refused")[-1]["detail"]
+        assert "merges at least 1 site," in audit(job, "refused")[-1]["detail"]
     assert decode_envelope(job.grid.requests[0][1].content).merge_sites == merged
     if participation < 1:
         with pytest.raises(ConfigError, match=r"needs at least 3 sites in every round"):
@@ -202,11 +202,17 @@ def test_an_approval_that_cannot_be_recorded_is_none(tmp_path: Path) -> None:
     assert job.sites[SITE].statuses() == {"job": "refused"}
 
 
+def test_a_policy_of_an_earlier_version_calls_its_servers_coordinators() -> None:
+    earlier = Policy.of({"coordinators": ["fl.example.org:443"]})
+    assert earlier.servers == ["fl.example.org:443"]
+    assert Policy.of(earlier.model_dump(mode="json", exclude_none=True)) == earlier
+
+
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        ({"coordinators": ["fl.example.org"]}, "coordinators are written as NAME:PORT, not 'fl.example.org'"),
-        ({"coordinators": ["https://fl.example.org:443"]}, "coordinators are written as NAME:PORT"),
+        ({"servers": ["fl.example.org"]}, "servers are written as NAME:PORT, not 'fl.example.org'"),
+        ({"servers": ["https://fl.example.org:443"]}, "servers are written as NAME:PORT"),
         ({"sharing": {"column_names": False, "data_check": "columns"}}, "shares names of columns"),
     ],
 )

@@ -45,7 +45,7 @@ FAULTS: dict[str, tuple[Callable[[Frames], object], str, str, str | None]] = {
     "labels in capitals": (
         lambda sites: sites["south"].update(sites["south"]["outcome"].str.upper()),
         "labels",
-        "'YES' (south 47) and 'yes' (north 61, west 61) look like one and the same",
+        "'YES' (south 47) and 'yes' (north 61, west 61) look like the same value",
         None,
     ),
     "a typing error": (at("west", "outcome", 3, "yess"), "labels", "'yess' (west 1) may be a typing error for", None),
@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[Callable[[Frames], object], str, str, str | None]] = {
     "categories in capitals": (
         lambda sites: sites["south"].update(sites["south"]["ward"].str.title()),
         "labels",
-        "(south 47) look like one and the same",
+        "(south 47) look like the same value",
         None,
     ),
     "-999": (

@@ -150,7 +150,7 @@ def test_pictures_of_one_lesion_stay_together(lesions: Path) -> None:
     assert "has no file lesions.csv; for images, name a CSV file" in sentence_of(lesions, group="lesions.csv")
     (lesions / "lesions.csv").write_text("picture,group\nnorth/mole/mole-00_0.png,a\n")
     assert sentence_of(lesions, group="lesions.csv").startswith(
-        "lesions.csv has no row for the picture north/mole/mole-00_1.png"
+        "lesions.csv has no row for the image north/mole/mole-00_1.png"
     )
 
 

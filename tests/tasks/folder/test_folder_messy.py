@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a line for Excel": (for_excel, "south.csv starts with the line 'sep=,', which is for Excel; remove it"),
     "a site without outcomes": (without_outcome, "south.csv has no value in the target column 'outcome'"),
-    "headings": (other_headings, "south.csv has a column 'Age' where north.csv has 'age'; write the name alike"),
+    "headings": (other_headings, "south.csv has a column 'Age' where north.csv has 'age'; use the same case"),
     "UTF-16": (lambda folder: written(folder, frames(), encoding="utf-16"), "is not UTF-8 text"),
     "a title": (
         lambda folder: rewritten(folder, lambda text: f"Admissions of 2024\n\n{text}"),

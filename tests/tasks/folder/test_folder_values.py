@@ -34,7 +34,7 @@ def test_a_value_that_is_there_only_for_one_outcome_is_a_leak(tmp_path: Path, sh
     found = checked(csv(tmp_path, **change(with_column("biopsy", only_for("yes", share)))), missing="mean")
     assert problems(found) == [("warning", "leak")]
     said = found.having("warning")[0]
-    assert "whether 'biopsy' is missing tells 'outcome' at north, south and west" in said.text
+    assert "whether 'biopsy' is missing reveals 'outcome' at north, south and west" in said.text
     assert said.setting == "data.drop_columns=biopsy"
 
 

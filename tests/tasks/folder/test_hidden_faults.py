@@ -185,7 +185,7 @@ def test_numbers_written_for_people_are_refused_with_the_number(tmp_path: Path, 
     sites = change(with_column("cost", drawn(lambda rng: rng.choice([text, text.replace("2", "3")], ROWS))))
     sites["north"].loc[0, "cost"] = text
     said = sentence_of(csv(tmp_path, **sites))
-    assert said.startswith(f"north.csv, column 'cost', row 2: {text!r} is a number written for people; write {plain}")
+    assert said.startswith(f"north.csv, column 'cost', row 2: {text!r} is a number formatted for people; write {plain}")
     assert problems(checked(tmp_path))[0] == ("stop", "column")
     load(tmp_path, category_columns="cost")
     assert "write" in sentence_of(tmp_path, target="cost")
@@ -272,12 +272,12 @@ def test_arrays_of_another_shape_are_refused_with_the_repair(tmp_path: Path, kin
 def test_images_in_other_places_or_formats_are_explained(tmp_path: Path) -> None:
     pictures(tmp_path, lambda i: chr(65 + i))
     Image.new("RGB", (8, 8)).save(tmp_path / "overview.tif")
-    assert "has the image overview.tif beside the sites" in sentence_of(tmp_path)
+    assert "has the image overview.tif next to the sites" in sentence_of(tmp_path)
     (tmp_path / "overview.tif").rename(tmp_path / "north" / "mole" / "a.tif")
     assert "north/mole/a.tif is not a .png or .jpg image; convert TIFF images to .png" in sentence_of(tmp_path)
     (tmp_path / "north" / "mole" / "a.tif").unlink()
     (tmp_path / "north" / "mole" / "more").mkdir()
-    assert "north/mole/more is a folder; put images right into" in sentence_of(tmp_path)
+    assert "north/mole/more is a folder; put images directly into" in sentence_of(tmp_path)
 
 
 def test_clean_data_stay_without_a_warning(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class FedALA(Algorithm):
     settled: float = 0.1
     """W has settled when the standard deviation of the loss over ten epochs is below this."""
     most_epochs: int = 50
-    """The most epochs for learning W, even if the loss has not settled."""
+    """Maximum number of epochs for learning W, even if the loss has not settled."""
 
     def __post_init__(self) -> None:
         at_least_zero("eta", self.eta)

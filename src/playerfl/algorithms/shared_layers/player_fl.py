@@ -12,10 +12,10 @@ from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, Cut, CutRule, OnNoTransition, check_rule, choose_cut
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import MODES, Mode
 from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
-from playerfl.layers.split import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, check_rule, choose_cut
 from playerfl.learning.job import Measure, Pull
 from playerfl.weights import Weights
 
@@ -31,7 +31,7 @@ class PLayerFL(PartialAlgorithm):
     cumulative rule has no threshold that gives the printed cuts (`rule="cumulative_ratio"` is that rule).
     """
 
-    rule: SplitRule = "layer_ratio"
+    rule: CutRule = "layer_ratio"
     """What must jump: a layer's score against that of the layer before (layer_ratio), or the sum up to it
     (cumulative_ratio, the printed rule). max_jump cuts at the largest jump, fixed after `fixed_cut` layers."""
     threshold: float | None = None

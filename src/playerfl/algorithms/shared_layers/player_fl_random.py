@@ -10,8 +10,8 @@ from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Download, SiteId
 from playerfl.federation.server import Server
+from playerfl.layers.cut import Cut
 from playerfl.layers.layer_map import LayerMap
-from playerfl.layers.split import Cut
 from playerfl.seeding import generator_for
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.federation.server import Server
-from playerfl.layers.split import Cut
+from playerfl.layers.cut import Cut
 
 
 @dataclass(frozen=True)

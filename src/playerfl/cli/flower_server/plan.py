@@ -23,7 +23,7 @@ PLAN_EXAMPLES = examples(
 def plan(
     sites: Annotated[int, typer.Option(min=1, help="How many sites take part.")],
     parameters: Annotated[
-        float, typer.Option(help="Parameters of the shared layers, e.g. 25e6; others do not travel.")
+        float, typer.Option(help="Parameters of the shared layers, e.g. 25e6; private layers are not sent.")
     ],
     training: Annotated[float, typer.Option(help="Seconds a typical site takes to train and evaluate, per round.")],
     tensors: Annotated[int, typer.Option(min=1, help="Number of tensors that hold these parameters.")] = 50,
@@ -31,7 +31,7 @@ def plan(
         float, typer.Option(min=0, help="Spread of training times: the standard deviation of their logarithm.")
     ] = 0.2,
     slow: Annotated[int, typer.Option(min=0, help="How many sites are slow.")] = 0,
-    slowness: Annotated[float, typer.Option(min=0, help="How many times as long a slow site trains.")] = 4.0,
+    slowness: Annotated[float, typer.Option(min=0, help="How many times as long a slow site takes to train.")] = 4.0,
     site_mbits: Annotated[float, typer.Option(help="Megabits per second of each site's line.")] = 100.0,
     server_mbits: Annotated[float, typer.Option(help="Megabits per second of the server's line.")] = 1000.0,
     delay: Annotated[
@@ -48,8 +48,8 @@ def plan(
 ) -> None:
     """Simulate a federation: how long a round takes, what limits it, and how much memory, disk and bandwidth it needs.
 
-    Nothing is started. The simulation sends every message, with the costs that were measured on real deployments; see
-    docs/scale.md for how far it was from them. Exits with code 1 if sites would miss the deadline.
+    Nothing is started. The simulation sends every message, with costs measured on real deployments;
+    docs/scale.md says how accurate it is. Exits with code 1 if sites would miss the deadline.
     """
     from playerfl.flower.plan.federation import Federation
     from playerfl.flower.plan.forecast import plan as planned

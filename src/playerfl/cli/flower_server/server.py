@@ -35,7 +35,7 @@ def up(
     """Run the server (a SuperLink) with TLS and node authentication, until Ctrl-C.
 
     HOME is the server's directory. The first start creates it with new certificates; existing ones are kept. Jobs that
-    a crash has interrupted are submitted again.
+    a crash interrupted are submitted again.
     """
     from playerfl.flower.operate.certificates import expiry_warnings
     from playerfl.flower.operate.launch import ServerHome

@@ -21,7 +21,7 @@ def register(
     public_key: Annotated[Path, typer.Argument()],
     name: Annotated[str | None, typer.Option(help="The site's name (default: the file's name, without .pub).")] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(help="The key's fingerprint, as the site has told you; another key is refused.")
+        str | None, typer.Option(help="The key's fingerprint, as the site told you; any other key is refused.")
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="The site has a new key: accept it instead of the old one.")
@@ -30,7 +30,7 @@ def register(
     """Admit a site: register its public key under the site's name.
 
     HOME is the directory of the server, which must be running. PUBLIC_KEY is the file NAME.pub of the site. Compare the
-    fingerprint that is shown with the site's, by phone: anyone who can swap the file could take part as the site.
+    fingerprint that is shown with the site's, by phone: anyone who can swap the file could impersonate the site.
     """
     from playerfl.flower.operate.enrolment import enrol
     from playerfl.flower.operate.launch import ServerHome

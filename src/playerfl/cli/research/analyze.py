@@ -34,11 +34,11 @@ ANALYZE_EXAMPLES = examples(
 def analyze(
     target: Annotated[str, typer.Argument(metavar="RUN_OR_TASK")],
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Instead, train with every cut, to see how good the recommended one is.")
+        bool, typer.Option("--sweep", help="Train with every cut instead, to see how good the recommended one is.")
     ] = False,
     drift: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Instead, measure sensitivity every K rounds, to see whether the cut moves."),
+        typer.Option(metavar="K", help="Measure sensitivity every K rounds instead, to see whether the cut moves."),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="Communication rounds (default: the task's, or the run's).")
@@ -125,7 +125,7 @@ def _settings(assignments: list[str], rounds: int | None) -> dict[str, Any]:
 
 
 def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | None, int]:
-    """A task, the settings of a run, its models if they are federated, and its seed."""
+    """A task, the settings of a run, its models if they were trained together, and its seed."""
     from playerfl.tasks.load import load_task
 
     path = Path(target)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from playerfl.cli.messages import say
-from playerfl.cli.options import DataDir, Quiet, examples
+from playerfl.cli.options import DataDir, Quiet, RetryFailed, Workers, examples
 
 if TYPE_CHECKING:
     from playerfl.report.compute.multiverse import Multiverse
@@ -32,14 +32,14 @@ MULTIVERSE_EXAMPLES = examples(
 def multiverse(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     out: Annotated[Path | None, typer.Option(help="Multiverse directory (default: runs/NAME-multiverse).")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)] = None,
+    workers: Workers = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Count protocols and runs, and estimate the time from a few timed steps; start none."
         ),
     ] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")] = False,
+    retry_failed: RetryFailed = False,
     backend: Annotated[str, typer.Option(help="processes, or serial (in this process).")] = "processes",
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,

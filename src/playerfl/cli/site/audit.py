@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from playerfl.cli.options import Json, examples
+from playerfl.wording import counted
 
 AUDIT_EXAMPLES = examples(
     "flower audit --state /var/lib/playerfl",
@@ -63,7 +64,7 @@ def audit(
     head = entries[-1]["hash"] if entries else "none"
     if missing:
         raise RunDirectoryError(f"{missing}, so it does not show everything that left; last hash: {head}")
-    say(f"{len(entries)} lines, the chain is intact; last hash: {head}")
+    say(f"{counted(len(entries), 'line')}, the chain is intact; last hash: {head}")
 
 
 def _answer(state: Path, entries: list[dict[str, Any]], name: str, missing: str | None) -> None:
@@ -94,10 +95,10 @@ def _answer(state: Path, entries: list[dict[str, Any]], name: str, missing: str 
         if missing:
             raise RunDirectoryError(f"{missing}, so it does not show whether {name} ever left")
         span = f"from {uploads[0]['time']} to {uploads[-1]['time']}" if uploads else "so far"
-        typer.echo(f"{name} never left this site: none of {len(uploads)} uploads {span} contains it")
+        typer.echo(f"{name} never left this site: none of {counted(len(uploads), 'upload')} {span} contains it")
         return
     _table(sent)
-    typer.echo(f"{name} left this site in {len(sent)} of {len(uploads)} uploads")
+    typer.echo(f"{name} left this site in {len(sent)} of {counted(len(uploads), 'upload')}")
     raise typer.Exit(1)
 
 
@@ -133,6 +134,11 @@ def _cell(text: object) -> str:
 
 
 def _what(entry: dict[str, Any]) -> str:
+    """What left or was refused, in words.
+
+    >>> _what({"event": "left", "scores": 1, "times": 32})
+    '1 score, sent 32 times so far'
+    """
     if entry["event"] == "refused":
         return f"{entry.get('code')}: {entry.get('detail', '')}"
     sent = [f"{name} {'x'.join(map(str, shape)) or '1'}" for name, (_, shape) in (entry.get("entries") or {}).items()]
@@ -140,9 +146,9 @@ def _what(entry: dict[str, Any]) -> str:
     parts += [f"{count} {name}" for name, count in (entry.get("numbers") or {}).items()]
     parts += list(entry.get("introduced", []))
     if entry.get("scores"):
-        parts.append(f"{entry['scores']} scores")
+        parts.append(counted(entry["scores"], "score"))
     if entry.get("times"):
-        parts.append(f"for the {entry['times']}th time" if entry["times"] > 2 else "again")
+        parts.append(f"sent {entry['times']} times so far" if entry["times"] > 2 else "again")
     if entry.get("uncounted"):
         parts.append(f"not in ε: {', '.join(entry['uncounted'])}")
     if entry.get("by"):

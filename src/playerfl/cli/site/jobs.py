@@ -123,10 +123,10 @@ def approve(
     job: JobName,
     state: State,
     most_layers: Annotated[
-        int | None, typer.Option(help="The most layers that may leave this site (default: as the job says).")
+        int | None, typer.Option(help="Maximum number of layers that may leave this site (default: as the job says).")
     ] = None,
 ) -> None:
-    """Let a job use this site's data, as `playerfl flower jobs` describes it. A stopped job may continue."""
+    """Let a job use this site's data, as `playerfl flower jobs` describes it. A stopped job continues."""
     _decide(state, job, "approved", most_layers)
     typer.echo(f"{job}: approved")
 

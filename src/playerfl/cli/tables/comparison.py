@@ -77,7 +77,7 @@ def print_comparison(
 
 
 def beside_full_fine_tuning(sent: Mapping[str, float], full: int) -> str:
-    """What a site sends in a round with each algorithm, beside what it would send without frozen weights.
+    """What a site sends in a round with each algorithm, and what it would send without frozen weights.
 
     >>> beside_full_fine_tuning({"fedavg": 8972, "fedsa_lora": 4096}, 2_852_364)
     'From a site per round: fedavg 9.0 kB, fedsa_lora 4.1 kB. Full fine-tuning would send 2.9 MB, as much to each site.'
@@ -145,7 +145,7 @@ def _number(value: float) -> str:
 
 
 def _metrics_by_site(summary: AlgorithmSummary) -> list[str]:
-    """The metrics that fit beside each other; the report has all of them."""
+    """The metrics that fit side by side; the report has all of them."""
     return ([metric for metric in summary.metrics if metric != "loss"] or ["loss"])[:_SHOWN_METRICS]
 
 

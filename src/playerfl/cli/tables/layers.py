@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.tree import Tree
 
 from playerfl.cli.tables.console import wide_console
+from playerfl.layers.cut import Cut
 from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
-from playerfl.layers.split import Cut
 from playerfl.report.formats import size
 from playerfl.time_left import duration
 

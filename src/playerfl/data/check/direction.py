@@ -24,7 +24,7 @@ def check_direction(
     target: str,
     classes: Sequence[str],
 ) -> None:
-    """Adds a finding if the inputs go with the target at some sites as they go against it at the others.
+    """Adds a finding if inputs that rise with the target at some sites fall with it at the others.
 
     `inputs`: columns of some rows of each site, with nan for a missing value; `targets`: of the same rows, in which
     `classes`, if there are any, are numbered in their order.
@@ -37,8 +37,8 @@ def check_direction(
     check.add(
         "warning",
         "labels",
-        f"target {target!r} may be coded the other way round {where}: the inputs that go with it at one go against it "
-        "at the other",
+        f"target {target!r} may be coded the other way round {where}: the inputs that rise with it at one fall "
+        "with it at the other",
         recode_setting({f"{site}/{target}": swapped for site in odd}) if swapped else None,
         target,
         odd,

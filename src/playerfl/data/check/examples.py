@@ -29,7 +29,7 @@ def check_examples(check: DataCheck, sites: Mapping[str, SiteData], *, classific
     parts = {site: _tensors(data) for site, data in sites.items()}
     known = {site: found for site, found in parts.items() if found}
     if len(known) < len(sites):
-        check.add("note", "sample", "the examples of a DataLoader are not looked at, only counted")
+        check.add("note", "sample", "the examples of a DataLoader are counted, but not checked")
     if classification:
         for site, found in known.items():
             labels, counts = torch.unique(torch.cat([part.targets for part in found.values()]), return_counts=True)

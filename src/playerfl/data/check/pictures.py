@@ -106,7 +106,7 @@ def _check_copies(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
         count = sum(len(copy) - len({site for site, _, _ in copy}) for copy in within)
         counted = "1 image repeats" if count == 1 else f"{count:,} images repeat"
         text = f"{counted} an earlier one of the same site, such as {'/'.join(within[0][1])}"
-        check.add("warning", "duplicates", f"{text}; copies may be in training and in test")
+        check.add("warning", "duplicates", f"{text}; copies may be in both training and test")
 
 
 def _size(file: Path) -> int:
@@ -157,7 +157,7 @@ def _suggest_groups(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
                 "warning",
                 "groups",
                 f"file names suggest several images of one subject ({len(subjects):,} subjects such as {example!r} in "
-                f"{named:,} images); without grouping, they are in training and in test",
+                f"{named:,} images); without grouping, they are in both training and test",
                 f"data.group_pattern={setting}",
             )
             return

@@ -98,7 +98,7 @@ def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole:
             "warning",
             "groups",
             f"{name!r} repeats ({shown}), as a subject with several rows does; without grouping, rows of one subject "
-            "are in training and in test, and scores are too good",
+            "are in both training and test, and scores are too good",
             set_to("group", name),
             name,
         )
@@ -224,7 +224,7 @@ def check_missing_leak(check: DataCheck, column: str, sites: Sequence[str], targ
         check.add(
             "warning",
             "leak",
-            f"whether {column!r} is missing tells {target!r} at {listing(sites)}; if it is filled in only after the "
+            f"whether {column!r} is missing reveals {target!r} at {listing(sites)}; if it is filled in only after the "
             "outcome, or only for some outcomes, leave it out",
             set_to("drop_columns", column),
             column,

@@ -29,7 +29,7 @@ _MOST = 0.5
 
 
 def cell_hashes(cells: Cells) -> Hashes:
-    """A number for every cell that depends only on its value."""
+    """A number for every cell, which depends only on the cell's value."""
     import pandas as pd
 
     hashes = _mixed((cells.numbers + 0.0).view(np.uint64))
@@ -87,10 +87,11 @@ def check_duplicates(
     }
     if repeated:
         shown = ", ".join(f"{site} {count:,} of {len(hashes[site]):,}" for site, count in repeated.items())
-        start = f"{what} that repeat an earlier one ({shown}): copies may be in training and in test; remove them"
+        start = f"{what} that repeat an earlier one ({shown}): copies may be in both training and test; remove them"
         if groups is not None:
             start = (
-                f"{what} that repeat one of another group ({shown}): copies may be in training and in test; remove them"
+                f"{what} that repeat one of another group ({shown}): copies may be in both training and test; remove "
+                "them"
             )
         ask = groups is None and can_set
         check.add(
@@ -215,6 +216,6 @@ def check_near_duplicates(check: DataCheck, shares: Mapping[str, float], *, grou
     else:
         text = (
             f"most rows have a near-duplicate ({shown}), {alike}; if so, name the column that says whose they are, or "
-            "such rows will be in training and in test"
+            "such rows will be in both training and test"
         )
     check.add("warning", "groups", text, None if grouped else "data.group=COLUMN", sites=suspicious)

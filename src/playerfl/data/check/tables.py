@@ -45,7 +45,7 @@ from playerfl.data.check.texts.labels import (
 from playerfl.data.check.texts.spelling import is_number
 from playerfl.data.check.texts.words import check_words
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of
-from playerfl.data.encoding.columns import MOST_CATEGORIES, Column, column_of
+from playerfl.data.encoding.columns import MOST_CATEGORIES, ColumnAtSites, column_of
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.scaling import Scaling
 from playerfl.data.encoding.target import Target
@@ -197,7 +197,7 @@ class TableCheck:
         """Values of a column that a rule names as what others are to be read as."""
         return {new for site in self.tables for new in self.rules.at(site).new_values(name).values()}
 
-    def _numbers(self, column: Column) -> dict[str, Numbers] | None:
+    def _numbers(self, column: ColumnAtSites) -> dict[str, Numbers] | None:
         """The numbers that are there, of the first of two inputs for a ratio; None for other kinds of columns."""
         if column.kind.kind == "number":
             return {site: cells.present for site, cells in column.cells.items()}
@@ -232,7 +232,7 @@ class TableCheck:
             self._hashes[site] = combined(self._hashes.get(site), hashes)
         self._chance *= max(chances)
 
-    def _check_leak(self, column: Column, *, is_identifier: bool = False) -> None:
+    def _check_leak(self, column: ColumnAtSites, *, is_identifier: bool = False) -> None:
         if self.target is None:
             return
         shares, by_missing = {}, []
@@ -266,7 +266,7 @@ class TableCheck:
             return missing_decides(is_missing[known], target.spellings[1][rows][known])
         return missing_separates(is_missing[known], target.numbers[rows][known])
 
-    def _remember_near(self, column: Column) -> None:
+    def _remember_near(self, column: ColumnAtSites) -> None:
         """Measurements are kept for the search for near-duplicates, of a few columns and rows."""
         if column.kind.kind != "number":
             return
@@ -275,7 +275,7 @@ class TableCheck:
             if len(near) < _MOST_NEAR_COLUMNS:
                 near[column.name] = cells.numbers[:MOST_SAMPLED]
 
-    def _remember_inputs(self, column: Column) -> None:
+    def _remember_inputs(self, column: ColumnAtSites) -> None:
         """Inputs of some rows, to compare how they go with the target at the sites."""
         if self.target is None or column.kind.width > _MOST_NEAR_COLUMNS or not 1 < len(self.tables) <= MOST_SITES:
             return

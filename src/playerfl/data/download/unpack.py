@@ -18,7 +18,7 @@ from playerfl.errors import DataError
 from playerfl.storage.atomic_files import RERUN_HINT, storage_error
 
 LARGEST = 2 * 10**9
-"""The most bytes an archive may unpack to."""
+"""How many bytes an archive may unpack to."""
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def _refuse_written(cells: Cells) -> None:
         first = int(is_written.argmax())
         text = names[spelling[first]]
         raise DataError(
-            f"{cells.at(first)}: {text!r} is a number written for people; write {plain[text]}, or name the column in "
+            f"{cells.at(first)}: {text!r} is a number formatted for people; write {plain[text]}, or name the column in "
             "data.category_columns if it is a code"
         )
 

@@ -125,7 +125,7 @@ def _another_form(cells: Cells, position: int, form: Form, remedy: str) -> DataE
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnAtSites:
     """A column's kind, and its cells at each site."""
 
     kind: ColumnKind
@@ -145,18 +145,18 @@ class Column:
             for cells in self.cells.values()
         )
 
-    def filtered(self, rows: Mapping[str, NDArray[np.bool_]]) -> Column:
-        return Column(self.kind, {site: cells.filtered(rows[site]) for site, cells in self.cells.items()})
+    def filtered(self, rows: Mapping[str, NDArray[np.bool_]]) -> ColumnAtSites:
+        return ColumnAtSites(self.kind, {site: cells.filtered(rows[site]) for site, cells in self.cells.items()})
 
 
 def column_of(
     tables: Mapping[str, SiteTable], name: str, *, as_text: bool = False, rules: CellRules = NO_RULES
-) -> Column:
+) -> ColumnAtSites:
     """A column at all sites; refuses text among numbers, dates, and too many categories for one-hot encoding."""
     cells = {site: cells_of(table, name, as_text=as_text, rules=rules.at(site)) for site, table in tables.items()}
     kind = "category" if as_text else kind_of(cells)
     if kind != "category":
-        return Column(ColumnKind(name, kind), cells)
+        return ColumnAtSites(ColumnKind(name, kind), cells)
     categories = {text for site_cells in cells.values() for text in site_cells.spellings[0]}
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
@@ -164,7 +164,7 @@ def column_of(
             f"{MOST_CATEGORIES} categories are supported, so merge some, leave the column out with data.drop_columns, "
             f"or, if it says whose row it is, keep each patient's rows together with data.group={name}"
         )
-    return Column(ColumnKind(name, kind, tuple(sorted(categories)), as_text), cells)
+    return ColumnAtSites(ColumnKind(name, kind, tuple(sorted(categories)), as_text), cells)
 
 
 def kind_of(cells: Mapping[str, Cells], as_codes: str = _AS_CODES) -> Kind:
@@ -186,8 +186,8 @@ def kind_of(cells: Mapping[str, Cells], as_codes: str = _AS_CODES) -> Kind:
             if texts is not None and texts.texts is not None and not site.is_text.any():
                 raise DataError(
                     f"{site.file} has numbers in column {site.column!r}, but {texts.file} has text, such as "
-                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, as data.recode "
-                    f"does, or {as_codes} if its numbers are codes"
+                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; use the same codes, for example "
+                    f"with data.recode, or {as_codes} if its numbers are codes"
                 )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, cells_of, text_among_numbers
-from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of, refuse_flags
+from playerfl.data.encoding.columns import ColumnAtSites, ColumnKind, form_of, kind_of, refuse_flags
 from playerfl.data.encoding.forms import EXAMPLES
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
@@ -115,7 +115,7 @@ def _number(text: str) -> tuple[float, str]:
     return float({"True": 1, "False": 0}.get(text, text)), text
 
 
-def usable_rows(columns: Sequence[Column], target: Target, policy: MissingPolicy) -> dict[str, Flags]:
+def usable_rows(columns: Sequence[ColumnAtSites], target: Target, policy: MissingPolicy) -> dict[str, Flags]:
     """Which rows of each site are used under a policy for missing values."""
     incomplete = {}
     for site, targets in target.cells.items():

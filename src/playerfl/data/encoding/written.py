@@ -1,4 +1,4 @@
-"""Numbers written for people: 1.234,50 and 1 234 and 1'234 and $5, which a program must not guess at."""
+"""Numbers formatted for people: 1.234,50 and 1 234 and 1'234 and $5, which a program must not guess."""
 
 from __future__ import annotations
 

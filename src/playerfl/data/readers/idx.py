@@ -55,7 +55,5 @@ def read_labelled(folder: Path, images: str, labels: str) -> tuple[NDArray[np.ui
     """Matching images and labels, each plain or with .gz appended."""
     pixels, classes = (read_idx(find_file(folder, name)) for name in (images, labels))
     if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
-        raise DataError(
-            f"{images} and {labels} do not belong together: their shapes are {pixels.shape} and {classes.shape}"
-        )
+        raise DataError(f"{images} and {labels} do not match: their shapes are {pixels.shape} and {classes.shape}")
     return pixels, classes

@@ -47,7 +47,7 @@ def pictures_by_class(site: Path) -> dict[str, list[Path]]:
         pictures[folder.name] = listed(folder)
         for file in pictures[folder.name]:
             if file.is_dir():
-                raise DataError(f"{_name(file)} is a folder; put images right into the folder of their class")
+                raise DataError(f"{_name(file)} is a folder; put images directly into the folder of their class")
             if not file.name.lower().endswith(ENDINGS) or not file.is_file():
                 raise DataError(f"{_name(file)} is not a .png or .jpg image; {_converted(file)}")
     if not any(pictures.values()):
@@ -85,7 +85,7 @@ def read_picture_files(files: Sequence[Path], side: int) -> Pictures:
 
 def _converted(file: Path) -> str:
     if file.name.lower().endswith((".tif", ".tiff")):
-        return "convert TIFF images to .png, which keeps 8 or 16 bits; of several pages, each becomes a file"
+        return "convert TIFF images to .png, which keeps 8 or 16 bits; save each page as a file of its own"
     return "move it out of the folder, or convert it"
 
 

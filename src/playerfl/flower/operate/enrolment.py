@@ -59,7 +59,7 @@ def enrol(
         if before is None and other is not None:
             raise ConfigError(
                 f"{name} looks like {other}, which is registered ({name!a} and {other!a}); register the site "
-                "under a name that nobody can take for it"
+                "under a name that cannot be mistaken for it"
             )
         if before is not None and not replace:
             raise ConfigError(

@@ -201,7 +201,7 @@ def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) 
         while (status := read_status(folder)) is not None and status.under_way and time.monotonic() < ends + seconds:
             time.sleep(LOOK_SECONDS)
     if status is None or status.under_way:
-        raise FlowerError(f"job {job} does not stop; end its process at the server")
+        raise FlowerError(f"job {job} has not stopped; end its process at the server")
     if status.state not in (*STOPPED, "finished"):
         with as_owner_of(home.path):
             request_stop(folder, final=final)

@@ -42,7 +42,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ProgramCost:
     """Processor seconds that a program spends on a message, on each of its objects, and on each byte."""
 
     message: float = 0.0
@@ -52,7 +52,7 @@ class Cost:
     def of(self, size: Size) -> float:
         """Seconds for a message that passes once.
 
-        >>> Cost(0.1, 0.01, 1e-9).of(Size(bytes=1e9, objects=20))
+        >>> ProgramCost(0.1, 0.01, 1e-9).of(Size(bytes=1e9, objects=20))
         1.3
         """
         return self.message + self.object * size.objects + self.byte * size.bytes
@@ -62,13 +62,13 @@ class Cost:
 class Costs:
     """Processor seconds by program. A message passes each of them on its way to the site, and on its way back."""
 
-    link: Cost = Cost()
+    link: ProgramCost = ProgramCost()
     """Flower's SuperLink, each time a message comes in or goes out."""
-    job: Cost = Cost()
+    job: ProgramCost = ProgramCost()
     """The job's process at the server: encoding, decoding, checking."""
-    node: Cost = Cost()
+    node: ProgramCost = ProgramCost()
     """A site's node."""
-    agent: Cost = Cost()
+    agent: ProgramCost = ProgramCost()
     """A site's agent besides training: building the model, checking, reading and writing the site's state."""
     look: float = 0.0
     """The SuperLink's cost of one poll for a message or a response."""
@@ -99,10 +99,10 @@ _FILLING = 15.0
 
 # benchmarks/scale.py --only costs, on two cores of an AMD EPYC (Zen 3) under load, Flower 1.41.
 MEASURED = Costs(
-    link=Cost(message=0.0, object=0.0049, byte=3.1e-9),
-    job=Cost(message=0.0032, object=0.00081, byte=5.9e-9),
-    node=Cost(message=0.0, object=0.0052, byte=6.7e-9),
-    agent=Cost(message=0.0047, object=0.00024, byte=5.7e-8),
+    link=ProgramCost(message=0.0, object=0.0049, byte=3.1e-9),
+    job=ProgramCost(message=0.0032, object=0.00081, byte=5.9e-9),
+    node=ProgramCost(message=0.0, object=0.0052, byte=6.7e-9),
+    agent=ProgramCost(message=0.0047, object=0.00024, byte=5.7e-8),
     look=0.016,
     merge=6.6e-9,
 )

@@ -75,7 +75,7 @@ class Process:
 
 
 class Resource:
-    """Something that only so many processes can use at a time: a processor, a network line, a program."""
+    """Something that only a limited number of processes can use at a time: a processor, a line, a program."""
 
     def __init__(self, simulation: Simulation, capacity: int = 1) -> None:
         self.busy = 0.0
@@ -89,7 +89,7 @@ class Resource:
         self._serve()
 
     def used(self, seconds: float) -> Steps:
-        """Waits for the resource, then uses it for so long."""
+        """Waits for the resource, then uses it for this long."""
         yield from self.held(_passing(seconds))
 
     def held(self, steps: Steps) -> Steps:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from playerfl.engine.spool import HELD_BYTES
-from playerfl.flower.plan.costs import MEASURED, MEMORY, Cost, Costs
+from playerfl.flower.plan.costs import MEASURED, MEMORY, Costs, ProgramCost
 from playerfl.flower.plan.federation import Federation
 from playerfl.flower.plan.simulate import Forecast, simulate
 
@@ -50,7 +50,7 @@ def plan(federation: Federation, costs: Costs = MEASURED, rounds: int = 5, seed:
     changed = {
         "if training took no time": (replace(federation, training=0.0), costs),
         f"with lines {LINES:g} times as fast": (_faster_lines(federation), costs),
-        "if Flower's server cost nothing": (federation, replace(costs, link=Cost(), look=0.0)),
+        "if Flower's server cost nothing": (federation, replace(costs, link=ProgramCost(), look=0.0)),
     }
     if federation.slow:
         changed["without slow sites"] = (replace(federation, slow=0), costs)

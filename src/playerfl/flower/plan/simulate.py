@@ -229,7 +229,7 @@ class _Simulated:
         yield from _taking_turns(self.cores, self.costs.node.of(size))
 
     def _draw_accident(self, site: _Site, training: float) -> None:
-        """A site is killed at any moment of the time that it needs by itself."""
+        """A site is killed at a random moment of its own work."""
         happens, moment = self.accidents.random() < self.federation.kills, self.accidents.random()
         process = site.process
         if happens and process is not None:

@@ -114,7 +114,7 @@ class Job:
 
 
 def merged_sites(deployment: Deployment, experiment: Experiment) -> int:
-    """The fewest sites whose uploads are merged in any round."""
+    """The smallest number of sites whose uploads are merged in any round."""
     return min(deployment.needed, fitting_sites(len(deployment.sites), experiment.participation))
 
 

@@ -12,7 +12,7 @@ _GRID = "flwr.superlink.grid.http_grid"
 
 
 def piece_seconds(deadline: float, num_bytes: int) -> float:
-    """Seconds for all pieces of a response of so many bytes; at most a quarter of a round's deadline.
+    """Seconds for all pieces of a response of this many bytes; at most a quarter of a round's deadline.
 
     >>> piece_seconds(3600.0, 40_000), piece_seconds(3600.0, 50_000_000), piece_seconds(100.0, 40_000)
     (60.4, 560.0, 25.0)

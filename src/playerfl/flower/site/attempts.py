@@ -11,7 +11,7 @@ DAY = 24 * 3600.0
 
 @dataclass
 class Attempts:
-    """Each job that does not fit tells the server something, such as a column that is missing: only a few a day.
+    """Each job that does not fit reveals something to the server, such as a missing column: only a few a day.
 
     >>> attempts = Attempts(most=2, clock=iter([0.0, 1.0, 2.0, 3.0, DAY + 0.5]).__next__)
     >>> attempts.note("one"), attempts.note("one"), attempts.note("other")    # asked again, it tells nothing new

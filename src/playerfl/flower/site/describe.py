@@ -9,6 +9,7 @@ from playerfl.flower.site.policy import Policy, Sharing, listed
 from playerfl.flower.site.privacy import epsilon
 from playerfl.layers.layer_map import some
 from playerfl.runs.experiment import Experiment
+from playerfl.wording import counted
 
 _MOST_SHOWN = 200
 
@@ -24,15 +25,16 @@ def described(contract: Contract, policy: Policy) -> list[str]:
     )
     training = experiment.training
     batches = -(-contract.rows // training.batch_size)
+    work = f"{counted(training.local_epochs, 'epoch')} of {counted(batches, 'batch', 'batches')}"
     lines = [
-        f"model: {len(names)} layers ({some(names, 6)}), fingerprint {contract.terms.model}{own_model}",
+        f"model: {counted(len(names), 'layer')} ({some(names, 6)}), fingerprint {contract.terms.model}{own_model}",
         f"algorithm: {_settings(experiment.algorithm)}",
-        f"data: this site's {contract.rows} training rows; options: {_settings(experiment.data) or 'none'}",
+        f"data: this site's {counted(contract.rows, 'training row')}; options: {_settings(experiment.data) or 'none'}",
         f"layers that leave this site: {_leaving(experiment.build_algorithm(), contract)}",
-        f"rounds: {experiment.rounds}, each {training.local_epochs} epoch(s) of {batches} batches of up to "
-        f"{training.batch_size} rows, {training.optimizer}, learning rate {training.learning_rate:g}",
+        f"rounds: {experiment.rounds}, each {work} of up to {counted(training.batch_size, 'row')}, "
+        f"{training.optimizer}, learning rate {training.learning_rate:g}",
         f"privacy: {_privacy(contract, policy.sharing, experiment.rounds)}",
-        f"merged with: at least {contract.terms.merge_sites} sites, according to the server",
+        f"merged with: at least {counted(contract.terms.merge_sites, 'site')}, according to the server",
         f"also sent: {'; '.join(_also_sent(contract, policy.sharing))}",
     ]
     if kept := _kept(policy.sharing):

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
@@ -32,11 +32,11 @@ class AcceptedJobs(BaseModel):
     data: dict[str, Any] | None = None
     """If given, the experiment's [data] table must be exactly this: the target, the columns left out, the split."""
     least_rows: int = Field(20, ge=0)
-    """The fewest training rows with which this site takes part."""
+    """Minimum number of training rows with which this site takes part."""
     least_scored_rows: int = Field(5, ge=0)
-    """The fewest validation and test rows over which scores are shared; none are shared of a part without rows."""
+    """Minimum number of validation and test rows for sharing scores; a part without rows has none to share."""
     least_sites: int = Field(2, ge=0)
-    """The fewest sites that the server may merge. Only secure aggregation proves that it does."""
+    """Minimum number of sites that the server may merge. Only secure aggregation proves that it does."""
     most_rounds: int = Field(1000, ge=1)
     most_local_epochs: int = Field(100, ge=1)
     """Also for each option of an algorithm whose name ends in "epochs" or "steps": they multiply a round's work."""
@@ -63,7 +63,7 @@ class ProtectedLayers(BaseModel):
     never_send: list[str] = []
     """Layers that never leave this site."""
     least_private: int = Field(0, ge=0)
-    """The fewest layers that must stay private, counted from the output."""
+    """Minimum number of private layers, counted from the output."""
 
 
 class RequiredPrivacy(BaseModel):
@@ -118,7 +118,7 @@ class Policy(BaseModel):
     model: str | None = None
     """This site's own copy of the model for jobs that replace the task's, like `--model`. A message never chooses it:
     it only says whether the task's model is replaced, and the server's and the site's must then be equal."""
-    coordinators: list[str] = []
+    servers: list[str] = Field([], validation_alias=AliasChoices("servers", "coordinators"))
     """Servers (NAME:PORT) whose messages this site answers; empty: the one given to `--server`."""
     jobs: AcceptedJobs = AcceptedJobs()
     layers: ProtectedLayers = ProtectedLayers()
@@ -128,13 +128,13 @@ class Policy(BaseModel):
     units: dict[str, str] = {}
     """The units of columns, compared with those of other sites: `glucose = "mmol/l"`."""
 
-    @field_validator("coordinators")
+    @field_validator("servers")
     @classmethod
     def _addresses(cls, servers: list[str]) -> list[str]:
         for server in servers:
             host, _, port = server.rpartition(":")
             if not host or "/" in host or not port.isdecimal():
-                raise ValueError(f"coordinators are written as NAME:PORT, not {server!r}")
+                raise ValueError(f"servers are written as NAME:PORT, not {server!r}")
         return servers
 
     @model_validator(mode="after")
@@ -165,7 +165,7 @@ class Policy(BaseModel):
         >>> Policy.of({"aproval": "automatic"})
         Traceback (most recent call last):
         playerfl.errors.ConfigError: unknown key 'aproval' in site.toml; did you mean 'approval'? allowed: \
-approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, units
+approval, budget, jobs, layers, model, privacy, servers, sharing, task, units
         """
         return validated(cls, table, where)
 
@@ -177,8 +177,8 @@ approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, uni
         return cls.of({"approval": "automatic", "model": model, "jobs": accepting})
 
     def check_server(self, server: str) -> None:
-        if self.coordinators and server not in self.coordinators:
-            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.coordinators, 'server')}")
+        if self.servers and server not in self.servers:
+            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.servers, 'server')}")
 
     def refusal(self, job: str, experiment: Experiment, privacy: Privacy, merge_sites: int) -> str | None:
         """Why this site takes no part in a job, judging by its envelope; None if it may."""
@@ -198,7 +198,9 @@ approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, uni
         if jobs.data is None and experiment.data.get("group_pattern"):
             return "a regular expression from a message is not run; accept data.group_pattern with [jobs.data]"
         if merge_sites < jobs.least_sites:
-            return f"the server merges at least {merge_sites} sites, but the policy asks for {jobs.least_sites}"
+            return (
+                f"the server merges at least {counted(merge_sites, 'site')}, but the policy asks for {jobs.least_sites}"
+            )
         for what, value, most in (
             ("rounds", experiment.rounds, jobs.most_rounds),
             ("training.local_epochs", training.local_epochs, jobs.most_local_epochs),
@@ -215,13 +217,13 @@ approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, uni
         return self._unprotected(privacy)
 
     def too_few_rows(self, train: int, validation: int, test: int) -> str | None:
-        """Why this site takes no part with so many rows, or None."""
+        """Why this site takes no part with this number of rows, or None."""
         if train < self.jobs.least_rows:
-            return f"this site has {train} training rows, but the policy asks for {self.jobs.least_rows}"
+            return f"this site has {counted(train, 'training row')}, but the policy asks for {self.jobs.least_rows}"
         least = self.jobs.least_scored_rows if self.sharing.scores else 0
         for part, rows in (("validation", validation), ("test", test)):
             if 0 < rows < least:
-                return f"scores of {rows} {part} rows would be shared, but the policy asks for {least}"
+                return f"scores of {counted(rows, f'{part} row')} would be shared, but the policy asks for {least}"
         return None
 
     def uncountable(self, measured: Mapping[str, int]) -> str | None:

@@ -149,7 +149,7 @@ class Site:
         return contract
 
     def _count_choice(self, data: str) -> None:
-        """Each choice of columns and rows tells a number of rows: with many, they could be counted by their values."""
+        """Each choice of columns and rows reveals a number of rows; many choices would count rows by their values."""
         if not self.choices.known(data) and self.choices.spent():
             raise RefusedError("refused", "too many of today's new jobs chose other columns and rows; see [jobs.data]")
         self.choices.note(data)

@@ -14,7 +14,7 @@ from playerfl.data.check.units import check_units
 from playerfl.data.schema import LONGEST_NAME, MOST_COLUMNS
 
 _LEAST_ROWS = 20
-"""Fewer rows of a column say too much about single ones."""
+"""With fewer rows than this, a column would reveal too much about single ones."""
 _TOPIC = re.compile(r"[a-z ]{1,30}")
 _MOST_TOPICS, _MOST_FINDINGS, _LARGEST = 50, 10**6, 1e100
 _MOST_SENTENCES = 20

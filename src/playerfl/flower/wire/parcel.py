@@ -172,14 +172,14 @@ def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any]
     'café'
     >>> parsed_json('["\\ud800"]')
     Traceback (most recent call last):
-    ValueError: a text holds half a character
+    ValueError: a text holds half of a surrogate pair
     """
     found = json.loads(text, object_pairs_hook=pairs)
     try:
         # JSON can escape half of a surrogate pair, but no file, terminal or message can hold it.
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as problem:
-        raise ValueError("a text holds half a character") from problem
+        raise ValueError("a text holds half of a surrogate pair") from problem
     return found
 
 

@@ -1,7 +1,7 @@
 """Parcels as Flower's records, and back. Needs no torch, so that what Flower starts stays light.
 
 Flower carries every array as two objects or more, each with its own requests and rows in the server's database: 20 ms
-of the server's processor per site and object, however small. So many small arrays travel packed into one.
+of the server's processor per site and object, however small. Many small arrays therefore travel packed into one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKED = "playerfl.packed"
 SMALL_BYTES = 2**20
 """Larger arrays travel as they are: copying them would cost more than their objects."""
 FEW = 16
-"""So many small arrays travel as they are."""
+"""Up to this many small arrays travel as they are."""
 
 
 def to_records(parcel: Parcel) -> RecordDict:

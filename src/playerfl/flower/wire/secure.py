@@ -30,7 +30,7 @@ QUANTISATION = 2**22
 MODULUS = 2**32
 """Masks are spread over all of it; a smaller one would leave an upload readable."""
 MOST_TIMES_LARGER = 2**16
-"""The most examples another site may have, in multiples of this site's; beyond, this site's upload is rounded away."""
+"""How many times this site's examples another site may have; with more, this site's upload is rounded away."""
 THRESHOLD = 0.6
 """The fraction of sites that can reconstruct a lost site's mask; fewer may collude with the server."""
 LEAST_SITES = 3

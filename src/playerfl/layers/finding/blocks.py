@@ -119,7 +119,7 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
 
 
 def _completes(flow: Flow, new: Block, block: Block) -> bool:
-    """Whether a region parts from the middle of a block and is added to its end, as the feed-forward beside an
+    """Whether a region branches off from the middle of a block and is added to its end, as the feed-forward beside an
     attention that shares its projection (PaLM)."""
     parts = any(flow.depends(fork, start) for fork in new.forks for start in block.forks - {fork})
     return parts and any(block.ends & set(flow.steps[end].inputs) for end in new.ends)
@@ -144,7 +144,7 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
 
 
 def _projections_of_rows(flow: Flow, step: Step, number: int, tables: set[str]) -> set[str]:
-    """What brings the rows of other tables to the width of those that it is added to, as they are (OPT's positions)."""
+    """A projection that brings the rows of some tables to the width of those they are added to (OPT's positions)."""
     if not any(flow.steps[number].shape == use.shape for name in tables for use in flow.uses[name]):
         return set()
     other = {name for value in step.inputs if value != number for name in flow.nearest[value]}

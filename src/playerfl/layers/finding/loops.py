@@ -9,11 +9,11 @@ from dataclasses import replace
 from playerfl.layers.finding.trace import Step, Trace
 
 _LONG = 24
-"""Loops with at most so many turns are left as they are."""
+"""Loops with at most this many turns are left as they are."""
 _FIRST, _LAST = 8, 4
 """The turns that are kept of a longer loop: more at the beginning than a block has kernels in a row."""
 _RECOGNISED_BY = 4
-"""So many steps in a row that ran before are taken for the beginning of another turn."""
+"""This many steps in a row that ran before are taken for the beginning of another turn."""
 
 
 _Names = frozenset[str | int]

@@ -293,8 +293,8 @@ def _adds_up(flow: Flow, region: Region) -> bool:
 
 
 def _steers(flow: Flow, region: Region) -> bool:
-    """Whether a region parts from a condition: its first path scales or shifts what another network makes of its own
-    input, and its second path does so with a later layer of that network (FiLM)."""
+    """Whether a region branches off from a condition: its first path scales or shifts what another network makes of its
+    own input, and its second path does so with a later layer of that network (FiLM)."""
 
     def is_of_another(number: int) -> bool:
         apart = not flow.depends(number, region.fork) and not flow.depends(region.fork, number)

@@ -41,7 +41,7 @@ def scores_of(
 
 
 def scores_of_confusions(metrics: Mapping[str, Metric], matrices: NDArray[Any]) -> dict[str, list[float]]:
-    """By metric, the score of each confusion matrix, for those metrics that follow from one: sooner than from rows.
+    """By metric, the score of each confusion matrix, for those metrics that follow from one: faster than from rows.
 
     >>> from playerfl.learning.metrics.catalogue import ACCURACY
     >>> scores_of_confusions({"accuracy": ACCURACY}, np.array([[[1, 0], [1, 2]], [[-1, -1], [-1, -1]]]))

@@ -18,7 +18,7 @@ from playerfl.report.compute.grid import MAJORITY, F1Labels, RunGrid, arrange
 from playerfl.report.compute.learnt import not_judged, not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
-from playerfl.report.compute.sites import MethodGains, SiteTable, UnseenRow, method_gains, site_tables, unseen_rows
+from playerfl.report.compute.sites import MethodGains, SiteComparison, UnseenRow, method_gains, site_tables, unseen_rows
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
@@ -78,7 +78,7 @@ class Report:
         return not_judged(self.tables)
 
     @cached_property
-    def sites(self) -> list[SiteTable]:
+    def sites(self) -> list[SiteComparison]:
         return site_tables(self.grid, self.choices)
 
     def method_gains(self, metric: str) -> list[MethodGains]:
@@ -95,7 +95,7 @@ class Report:
     def unseen(self) -> list[UnseenRow]:
         return unseen_rows(self.grid)
 
-    def site_table(self, task: str, algorithm: str, metric: str) -> SiteTable | None:
+    def site_table(self, task: str, algorithm: str, metric: str) -> SiteComparison | None:
         wanted = (task, algorithm, metric)
         return next((t for t in self.sites if (t.task, t.algorithm, t.metric) == wanted), None)
 

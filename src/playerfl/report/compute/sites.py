@@ -30,7 +30,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """The median over seeds of a site's gain on a baseline, with its interval; positive is better for the site."""
+    """The median over seeds of a site's gain over a baseline, with its interval; positive is better for the site."""
 
     value: float
     low: float
@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def beyond_rows(self) -> bool:
-        """Whether the interval over test rows leaves out 0."""
+        """Whether the interval over test rows excludes 0."""
         return self.rows[0] > 0 or self.rows[1] < 0
 
 
@@ -78,7 +78,7 @@ class SiteRow:
 
 
 @dataclass(frozen=True)
-class SiteTable:
+class SiteComparison:
     """All sites of a task under one algorithm, worst off first."""
 
     task: str
@@ -113,7 +113,7 @@ def unseen_rows(grid: RunGrid) -> list[UnseenRow]:
     return rows
 
 
-def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
+def site_tables(grid: RunGrid, choices: Choices) -> list[SiteComparison]:
     """A table for every task, algorithm and metric."""
     return [
         _table(grid, task, algorithm, metric, choices)
@@ -123,7 +123,7 @@ def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
     ]
 
 
-def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
+def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteComparison:
     scores = median(grid.scores(task, algorithm, metric))
     drawn = grid.row_resamples(task, algorithm, metric, sorted(grid.results(task, algorithm)))
     sizes = median(grid.examples(task, algorithm))
@@ -144,7 +144,7 @@ def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choic
         known = baseline.get(site)
         row = SiteRow(site, size, float(scores[i]), local[i], averaged[i], tested.get(site), interval, baseline=known)
         rows.append(row)
-    return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)), grid.declared[metric])
+    return SiteComparison(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)), grid.declared[metric])
 
 
 def _constant_scores(grid: RunGrid, task: str, algorithm: str, metric: str) -> dict[str, float]:

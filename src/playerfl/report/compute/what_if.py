@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut import CutRule, cut_ratios, transition_point
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
-from playerfl.layers.split import SplitRule, cut_ratios, transition_point
 from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array
@@ -21,7 +21,7 @@ from playerfl.runs.result import RunResult
 # How many sets of sites a page may hold cuts for, over all tasks; each takes about fifty bytes.
 _MOST_SETS = 20_000
 BYTES_PER_PARAMETER = 4
-_RATIO_RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio")
+_RATIO_RULES: tuple[CutRule, ...] = ("layer_ratio", "cumulative_ratio")
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
 # How sites are combined: the picker's value, then the arguments of `combine_sites`.
 REDUCTIONS: dict[str, tuple[Reduce, ClientWeight]] = {
@@ -69,7 +69,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Combined:
+class CombinedSites:
     """All sites of a run, combined in one way."""
 
     importance: tuple[float, ...]
@@ -183,16 +183,16 @@ def alone(scores: Mapping[str, Importance]) -> list[Steps | None]:
 
 def combined(
     scores: Mapping[str, Importance], num_examples: Mapping[str, int]
-) -> dict[tuple[Normalise, str], Combined | str]:
+) -> dict[tuple[Normalise, str], CombinedSites | str]:
     """All sites together, by normalisation and reduction; a sentence where they cannot be combined."""
-    ways: dict[tuple[Normalise, str], Combined | str] = {}
+    ways: dict[tuple[Normalise, str], CombinedSites | str] = {}
     for normalise, name in product(NORMALISATIONS, REDUCTIONS):
         reduce, weight = REDUCTIONS[name]
         try:
             together = combine_sites(
                 scores, num_examples=num_examples, client_weight=weight, normalise=normalise, reduce=reduce
             )
-            ways[normalise, name] = Combined(
+            ways[normalise, name] = CombinedSites(
                 importance=tuple(together.importance.values()),
                 ratios={rule: cut_ratios(together.importance, rule) for rule in _RATIO_RULES},
                 steps=steps_of(together.importance),
@@ -204,12 +204,12 @@ def combined(
     return ways
 
 
-def decided(importance: Importance, settings: Mapping[str, Any]) -> dict[tuple[Normalise, str], Combined | str]:
+def decided(importance: Importance, settings: Mapping[str, Any]) -> dict[tuple[Normalise, str], CombinedSites | str]:
     """Like `combined`, where only the combined scores are known: the way of the run, and why there is no other."""
     own = settings["normalise"], "samples" if settings["client_weight"] == "samples" else settings["reduce"]
     why = "the server of this job knows the sites’ scores only as they were combined, so it cannot combine them again"
-    ways: dict[tuple[Normalise, str], Combined | str] = dict.fromkeys(product(NORMALISATIONS, REDUCTIONS), why)
-    ways[own] = Combined(
+    ways: dict[tuple[Normalise, str], CombinedSites | str] = dict.fromkeys(product(NORMALISATIONS, REDUCTIONS), why)
+    ways[own] = CombinedSites(
         importance=tuple(importance.values()),
         ratios={rule: cut_ratios(importance, rule) for rule in _RATIO_RULES},
         steps=steps_of(importance),

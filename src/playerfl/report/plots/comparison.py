@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from playerfl.errors import ConfigError, one_of
-from playerfl.layers.split import Cut
+from playerfl.layers.cut import Cut
 from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.report.formats import small
 from playerfl.runs.result import RunResult

@@ -56,7 +56,8 @@ def _draw_curve(axes: Axes, multiverse: Multiverse, method: str) -> None:
         looks.append((rival, best, {"color": COLOURS[2], "linewidth": 1.5, "linestyle": "--"}))
     rest = [other for other in multiverse.methods if other not in (method, rival)]
     grey = {"color": "0.8", "linewidth": 0.8}
-    looks += [(other, "" if number else "each of the rest, likewise", grey) for number, other in enumerate(rest)]
+    labels = ["each of the others, in its own order", *("" for _ in rest[1:])]
+    looks += [(other, label, grey) for other, label in zip(rest, labels, strict=False)]
     lines = {}
     for other, label, look in reversed(looks):
         drawn = axes.stairs(sorted(multiverse.ranks(other)), positions, baseline=None, **look)

@@ -10,7 +10,7 @@ from playerfl.report.compute.grid import Splits
 from playerfl.report.compute.learnt import criterion
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
+from playerfl.report.compute.sites import SiteComparison, SiteRow, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS, Friedman
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import (
@@ -183,7 +183,7 @@ def _gains(report: Report) -> list[str]:
     return sentences + [_gains_on(report, table) for table in tables if table and table.rows and table.rows[0].to_local]
 
 
-def _gains_on(report: Report, table: SiteTable) -> str:
+def _gains_on(report: Report, table: SiteComparison) -> str:
     gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
     harmed = [row for row in table.rows if row.harmed]
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
@@ -200,7 +200,7 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     if not by_rows:
         return f"{sentence}. At every site the 95 % interval over its test rows contains 0."
     return (
-        f"{sentence}. At {_sites(by_rows)} the 95 % interval over the test rows leaves out 0; another seed may still "
+        f"{sentence}. At {_sites(by_rows)} the 95 % interval over the test rows excludes 0; another seed may still "
         "change this."
     )
 

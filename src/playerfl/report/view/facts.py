@@ -65,7 +65,7 @@ def records(report: Report) -> dict[str, list[dict[str, Value]]]:
 
 
 @dataclass(frozen=True)
-class Score:
+class ShownCell:
     """One cell of a score table."""
 
     table: ScoreTable
@@ -95,9 +95,9 @@ class Score:
         return printed_text(self.table.name, self.printed)
 
 
-def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
+def scores(report: Report, table: ScoreTable | None = None) -> Facts[ShownCell]:
     """Algorithms × tasks of one score table, or of all."""
-    columns: list[Column[Score]] = [
+    columns: list[Column[ShownCell]] = [
         Column("table", "", lambda s: s.table.name),
         *fields("task", "algorithm"),
         Column("value", "value", lambda s: s.cell.value, lambda s: s.shown),
@@ -116,7 +116,9 @@ def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
     if printed:
         columns.append(Column("paper", "paper", lambda s: s.printed, lambda s: s.printed_shown, note="paper {}"))
     items = [
-        Score(one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""), task not in report.not_learnt)
+        ShownCell(
+            one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""), task not in report.not_learnt
+        )
         for one in ([table] if table else report.tables)
         for task in one.tasks
         for algorithm in (*one.algorithms, MAJORITY)

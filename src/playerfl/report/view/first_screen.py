@@ -7,7 +7,7 @@ import math
 from playerfl.report.compute.learnt import behind, judges_of
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
+from playerfl.report.compute.sites import Difference, SiteComparison, SiteRow
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
 from playerfl.report.formats import listed, noise, p_text, small, with_unit
@@ -94,7 +94,7 @@ def methods_finding(report: Report, table: ScoreTable, task: str) -> str:
     return _title(f"{sentence}; {_few(ties, 'others')} {'is' if len(ties) == 1 else 'are'} within {within}")
 
 
-def sites_finding(report: Report, table: SiteTable) -> str:
+def sites_finding(report: Report, table: SiteComparison) -> str:
     """The title of the picture of gains and losses."""
     where = f" on {table.task}" if len(report.grid.tasks) > 1 else ""
     compared = [(row, row.to_local) for row in table.rows if row.to_local]
@@ -146,7 +146,7 @@ def _sure(moved: list[tuple[SiteRow, Difference]]) -> str:
     return f" ({words})" if sure == len(moved) else f" ({sure} {words})"
 
 
-def _badness(row: SiteRow, table: SiteTable) -> float:
+def _badness(row: SiteRow, table: SiteComparison) -> float:
     return math.inf if math.isnan(row.score) else -row.score if table.declared.lower_is_better else row.score
 
 

@@ -54,9 +54,9 @@ def gains_view(report: Report, task: str, metric: str) -> TableView | None:
         "bootstrap interval over runs excludes 0 (not corrected for the number of sites and methods)."
     )
     if report.grid.redraws_sites(task):
-        remark += " Every run draws its own sites, so a column is a place in the division, not one site."
+        remark += " Every run draws its own sites, so a column is a different site in every run."
     return TableView(
-        f"What every method means to the sites of {task}",
+        f"What every method means for the sites of {task}",
         (Head("method", words=True), *map(Head, shown), *map(Head, counts)),
         tuple(rows),
         remark=remark,

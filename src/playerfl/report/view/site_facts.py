@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import Difference, SiteRow, SiteTable, UnseenRow
+from playerfl.report.compute.sites import Difference, SiteComparison, SiteRow, UnseenRow
 from playerfl.report.formats import difference, number, p_text, with_unit
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
 
@@ -18,7 +18,7 @@ _BY_CHANCE = " (may be due to chance)"
 class SiteFact:
     """One site under one algorithm and metric."""
 
-    table: SiteTable
+    table: SiteComparison
     row: SiteRow
 
     def to(self, baseline: str) -> Difference | None:
@@ -82,7 +82,7 @@ class SiteFact:
         return TableCell(words + doubt, tone="gain" if better else "loss")
 
 
-def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[SiteFact]:
+def sites(report: Report, tables: Sequence[SiteComparison] | None = None) -> Facts[SiteFact]:
     """Every site of these tables (default: all)."""
     shown = report.sites if tables is None else tables
     metric = shown[0].declared if shown else report.declared

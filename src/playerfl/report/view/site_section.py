@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import SiteTable, runs_needed
+from playerfl.report.compute.sites import SiteComparison, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.view.answers import reach
 from playerfl.report.view.gains import gains_view
@@ -43,7 +43,7 @@ def site_section(report: Report) -> Section:
     return Section("sites", title, intro, tuple(blocks), interactive=True)
 
 
-def site_view(report: Report, table: SiteTable) -> TableView:
+def site_view(report: Report, table: SiteComparison) -> TableView:
     """The sites of a task under one algorithm, worst off first."""
     local = [row.to_local for row in table.rows if row.to_local]
     counts = [gained.runs for row in table.rows[:1] for gained in (row.to_local, row.to_global) if gained]

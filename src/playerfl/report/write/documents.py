@@ -58,7 +58,7 @@ def as_page(report: Report, title: str) -> str:
     """One self-contained HTML page: no network, readable on a phone and in print."""
     from markupsafe import Markup
 
-    script = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    script = "\n".join(_asset(f"scripts/{name}.js") for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     grid = report.grid
     # Styles and script are ours; everything else is escaped by the template, or as JSON.

@@ -7,7 +7,7 @@ from typing import Any
 
 from playerfl.report.compute.grid import TRAINING_MEAN
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import SiteRow, SiteTable
+from playerfl.report.compute.sites import SiteComparison, SiteRow
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import interval_name, table_title
@@ -59,7 +59,7 @@ def _numbers(cell: ScoreCell) -> list[float]:
     return [short(x) for x in (cell.value, cell.low, cell.high, *cell.rows)]
 
 
-def gains_payload(report: Report, table: SiteTable) -> dict[str, Any]:
+def gains_payload(report: Report, table: SiteComparison) -> dict[str, Any]:
     """What each site gains over training alone, in the order of the table; its score where there is no comparison."""
     compared = any(row.to_local for row in table.rows)
     return {

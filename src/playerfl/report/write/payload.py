@@ -6,13 +6,21 @@ import json
 import math
 from typing import Any
 
+from playerfl.layers.cut import DEFAULT_THRESHOLDS, NEAR
 from playerfl.layers.sensitivity import Normalise
-from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import Array
-from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined, decided
+from playerfl.report.compute.what_if import (
+    BYTES_PER_PARAMETER,
+    CombinedSites,
+    LayerScores,
+    Steps,
+    alone,
+    combined,
+    decided,
+)
 from playerfl.report.formats import SMALLEST_P
 from playerfl.report.view.first_screen import ranks_finding
 from playerfl.report.view.parts import TableCell, TableView
@@ -186,13 +194,13 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
     }
 
 
-def _ways(scores: LayerScores, seed: int) -> dict[tuple[Normalise, str], Combined | str]:
+def _ways(scores: LayerScores, seed: int) -> dict[tuple[Normalise, str], CombinedSites | str]:
     if seed in scores.together:
         return decided(scores.together[seed], scores.settings)
     return combined(scores.runs[seed], scores.num_examples[seed])
 
 
-def _combined(together: Combined | str) -> dict[str, Any] | str:
+def _combined(together: CombinedSites | str) -> dict[str, Any] | str:
     if isinstance(together, str):
         return together
     return {

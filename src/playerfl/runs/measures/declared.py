@@ -33,7 +33,7 @@ class Declared:
 
     @property
     def in_percent(self) -> bool:
-        """Whether people read it in percent."""
+        """Whether it is shown in percent."""
         return self.unit == "share"
 
 
@@ -51,7 +51,7 @@ def _same(metric: Metric, known: Metric | None) -> bool:
 
 
 def declared_as(name: str, record: MetricRecord | None = None) -> Declared:
-    """The declarations of a metric; of one that is not known (an own metric of an early version): higher is better."""
+    """The declarations of a metric; one that is not known (a user's own, of an early version): higher is better."""
     if record is not None:
         title = record["title"] or name
         return Declared(

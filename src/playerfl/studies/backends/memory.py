@@ -18,7 +18,7 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """The most bytes this process has held; 0 if the system does not report it."""
+    """The peak number of bytes this process has held; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows

@@ -20,7 +20,7 @@ from playerfl.tasks.task import Task
 @cache
 def read_digits() -> TensorExamples:
     """The images, scaled to [-1, 1], and their labels; read once and shared, so callers must not change them."""
-    with (files(__package__) / "digits.csv.gz").open("rb") as packed, gzip.open(packed, "rt") as lines:
+    with (files(__package__) / "files" / "digits.csv.gz").open("rb") as packed, gzip.open(packed, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
     images = torch.from_numpy(table[:, :-1]).reshape(-1, 1, 8, 8) / 8 - 1
     return TensorExamples(images, torch.from_numpy(table[:, -1].astype(np.int64)))

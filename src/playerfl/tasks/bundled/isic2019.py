@@ -39,7 +39,7 @@ class IsicOptions(FocalOptions):
     side: int = Field(64, ge=16, le=512)
     """Images are scaled to this many pixels per side (the paper crops 200)."""
     most_per_site: int = Field(5000, ge=3)
-    """The most images of a hospital that are used."""
+    """Maximum number of images used per hospital."""
 
 
 @dataclass(frozen=True)

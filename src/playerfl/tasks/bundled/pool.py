@@ -30,7 +30,7 @@ class PoolOptions(DataOptions):
     shards_per_site: int = Field(2, ge=1)
     """For shards: how many pieces of the pool, sorted by class, a site gets; about as many classes."""
     min_size: int = Field(50, ge=1)
-    """For dirichlet and quantity: the fewest rows of a site; the division is drawn again until all have them."""
+    """For dirichlet and quantity: minimum rows per site; the division is drawn again until every site has them."""
     partition_seed: int = Field(42, ge=0)
     """Decides which rows go to which site."""
 

@@ -86,7 +86,7 @@ def _listed(known: Mapping[str, str], file: Path, table: str) -> str:
     for name in ("/".join(file.parts[-3:]), "/".join(file.parts[-2:]), file.name):
         if name in known:
             return known[name]
-    raise DataError(f"{table} has no row for the picture {'/'.join(file.parts[-3:])}; add it")
+    raise DataError(f"{table} has no row for the image {'/'.join(file.parts[-3:])}; add it")
 
 
 def split_sites(

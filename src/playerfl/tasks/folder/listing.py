@@ -49,7 +49,7 @@ def sites_in(folder: Path, options: FolderOptions) -> tuple[dict[str, Path], dic
             files[site] = path
         elif name.endswith(_PICTURES):
             raise DataError(
-                f"{folder} has the image {path.name} beside the sites; put it into the folder of a site and class, "
+                f"{folder} has the image {path.name} next to the sites; put it into the folder of a site and class, "
                 f"such as SITE/CLASS/{path.name}, or move it elsewhere"
             )
         elif not name.endswith(_DOCUMENTS) and name not in _BARE:

@@ -12,7 +12,7 @@ import torch
 
 from playerfl.data.check.texts.spelling import normal_form
 from playerfl.data.encoding.cells import Flags, cells_of
-from playerfl.data.encoding.columns import Column, column_of
+from playerfl.data.encoding.columns import ColumnAtSites, column_of
 from playerfl.data.encoding.encoding import ColumnEncoding, Encoding, TableEncoding, TargetEncoding, raw_inputs
 from playerfl.data.encoding.rules import pairs_in, split_code
 from playerfl.data.encoding.scaling import Scaling, fit_scales, robust_spread, share_far
@@ -95,7 +95,7 @@ def group_names(
 
 def _encoded(
     tables: Mapping[str, SiteTable],
-    columns: Sequence[Column],
+    columns: Sequence[ColumnAtSites],
     target: Target,
     split: Mapping[str, Parts],
     options: FolderOptions,
@@ -218,8 +218,8 @@ def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
             if alike is not None:
                 further.remove(alike)
                 yield (
-                    f"{table.file} has a column {alike!r} where {first.file} has {missing!r}; write the name alike in "
-                    "case, accents and spaces"
+                    f"{table.file} has a column {alike!r} where {first.file} has {missing!r}; use the same case, "
+                    "accents and spaces"
                 )
                 continue
             yield (
@@ -276,7 +276,7 @@ def target_name(names: Sequence[str], given: str | None, tables: Mapping[str, Si
     return names[-1], "inferred as the last column; set data.target to change it"
 
 
-def _input_notes(columns: Sequence[Column]) -> list[str]:
+def _input_notes(columns: Sequence[ColumnAtSites]) -> list[str]:
     parts = []
     numeric, flags = "numeric, standardised with each site's own training rows", "true/false as 1 and 0"
     for kind, singular, text in (
@@ -316,7 +316,7 @@ def _row_notes(rows: Mapping[str, Flags], missing: MissingPolicy) -> list[str]:
     ]
 
 
-def _filled_notes(columns: Sequence[Column], sites: Iterable[str]) -> list[str]:
+def _filled_notes(columns: Sequence[ColumnAtSites], sites: Iterable[str]) -> list[str]:
     gaps = {site: sum(int(column.cells[site].is_missing.sum()) for column in columns) for site in sites}
     return [
         f"{site}: {count} missing values replaced by the means of its training rows"

@@ -128,7 +128,7 @@ def _other_start(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[C
             low, high = sorted((usual, other), key=lambda names: sorted(map(float, names)))
             text = (
                 f"{_quoted(low)} at {listing(groups[low])}, but {_quoted(high)} at {listing(groups[high])}, as if "
-                "counting from another number"
+                "counting from a different number"
             )
             codings.append(Coding(text, tuple(groups[other]), translated(other, usual)))
             odd.update(groups[other])

@@ -23,7 +23,7 @@ _FEW = 3
 _MOST_TEXT_CLASSES = 10
 _WITH_UNIT = re.compile(r"(\D*?)[-+]?\d[\d.,]*(\D*)")
 FEW_NUMBERS = 10
-"""A column with at most so many different whole numbers may hold codes for categories."""
+"""A column with at most this many different whole numbers may hold codes for categories."""
 
 
 def check_labels(
@@ -33,7 +33,7 @@ def check_labels(
 
     `column` is None for images. `accepted`: labels that a user has chosen, so that they do not mean unknown.
     """
-    remedy = "write them alike in the files" if column is not None else "give the folders one name"
+    remedy = "spell them the same in the files" if column is not None else "give the folders the same name"
     totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
     rows: Counter[str] = Counter()
     for by_site in counts.values():
@@ -49,7 +49,7 @@ def check_labels(
         check.add(
             "warning",
             "labels",
-            f"{what}: {_shown(counts, names)} look like one and the same, but are read as {len(names)} different "
+            f"{what}: {_shown(counts, names)} look like the same value, but are read as {len(names)} different "
             f"ones; {remedy}",
             _recoded(column, {name: usual for name in names if name != usual}),
             column,

@@ -34,7 +34,7 @@ def is_number(text: str) -> bool:
 
 
 def spelled_alike(labels: Iterable[str]) -> list[list[str]]:
-    """Groups of labels that look like one and the same.
+    """Groups of labels that look the same.
 
     >>> spelled_alike(["Yes", "yes", "no", "n"])
     [['Yes', 'yes'], ['n', 'no']]
@@ -70,10 +70,10 @@ def typing_errors(totals: Mapping[str, int], known: set[str]) -> list[tuple[str,
 
 
 def _is_misspelt(a: str, b: str) -> bool:
-    """Whether labels that are one letter apart are hardly two different words.
+    """Whether labels that are one letter apart are probably the same word.
 
-    Those are: a prefix (typical, atypical) or another first letter, letters that number something (type A, stage II),
-    and opposites that medicine writes alike.
+    They are not if one has a prefix (typical, atypical) or another first letter, if the letter numbers something
+    (type A, stage II), or if they are opposites that medicine spells alike.
 
     >>> [_is_misspelt(*pair) for pair in (("malignent", "malignant"), ("type A", "type B"), ("atypical", "typical"))]
     [True, False, False]

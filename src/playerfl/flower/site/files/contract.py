@@ -18,6 +18,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.flower.site.files.names import CONTRACT, DECISION
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError
 from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, write_atomically
+from playerfl.wording import counted
 
 Kept = TypeVar("Kept")
 Choice = Literal["approved", "refused", "stopped"]
@@ -50,7 +51,9 @@ class Terms:
             if getattr(self, name) != getattr(asked, name):
                 return f"the envelope's {name} differs from the one this site agreed to"
         if asked.merge_sites < self.merge_sites:
-            return f"the server now merges {asked.merge_sites} sites, but promised at least {self.merge_sites}"
+            return (
+                f"the server now merges {counted(asked.merge_sites, 'site')}, but promised at least {self.merge_sites}"
+            )
         return None
 
 
@@ -109,13 +112,13 @@ class Contract:
         return max((int(key.partition(":")[0]) for key in self.answers), default=-1)
 
     def asking(self, envelope: Envelope, asked: str) -> Contract:
-        """The contract from the moment on at which an answer is computed: it may be refused, which tells something."""
+        """The contract once an answer is being computed: it may be refused, and a refusal reveals something."""
         assert envelope.request is not None
         new = dict.fromkeys(envelope.steps, asked)
         return replace(self, questions={**self.questions, **new})
 
     def answering(self, envelope: Envelope, asked: str, reply: str) -> Contract:
-        """The contract after answering; each round and verb is answered once, and a question always alike."""
+        """The contract after answering; each round and verb is answered once, and a question always in the same way."""
         assert envelope.request is not None
         if self.replies.get(asked, reply) != reply:
             raise RefusedError(
@@ -145,7 +148,7 @@ class Decision:
     by: str
     time: str
     most_layers: int | None = None
-    """The most layers that may be shared."""
+    """Maximum number of shared layers."""
 
     @classmethod
     def read(cls, folder: Path) -> Decision | None:

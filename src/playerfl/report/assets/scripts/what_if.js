@@ -172,7 +172,7 @@ function drawProfile(scores, run, together, cut, jump) {
   lineChart($("profile-chart"), {
     series, xLabel: "layer", xTitle: "", yLabel: `${what} (first layer = 1)`, log: true, format: short, tickFormat: powerOfTen,
     xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
-    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it rises ${short(jump)} times` : ""}.`,
+    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it rises ${short(jump)}-fold` : ""}.`,
     rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, `rises × ${short(jump)}`)] : [])],
   });
 }

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playerfl.errors import LayerError
-from playerfl.layers.split import Cut, SplitRule, choose_cut, cut_ratios, transition_point
+from playerfl.layers.cut import Cut, CutRule, choose_cut, cut_ratios, transition_point
 
-RATIO_RULES: list[SplitRule] = ["layer_ratio", "cumulative_ratio"]
-RULES: list[SplitRule] = [*RATIO_RULES, "max_jump"]
+RATIO_RULES: list[CutRule] = ["layer_ratio", "cumulative_ratio"]
+RULES: list[CutRule] = [*RATIO_RULES, "max_jump"]
 
 scores = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=1, max_size=8).filter(any)
 thresholds = st.floats(1, 1e4)
@@ -24,7 +24,7 @@ def named(*values: float) -> dict[str, float]:
     return {f"layer{i}": value for i, value in enumerate(values, start=1)}
 
 
-def cut_of(*values: float, rule: SplitRule = "layer_ratio", threshold: float | None = None) -> int:
+def cut_of(*values: float, rule: CutRule = "layer_ratio", threshold: float | None = None) -> int:
     return transition_point(named(*values), rule, threshold).index
 
 
@@ -40,9 +40,7 @@ PROFILE = (1.0, 0.1, 0.1, 50.0, 10.0)
         ("layer_ratio", (1.0, 3.5, 499.0), 3),
     ],
 )
-def test_every_threshold_in_a_range_gives_the_same_cut(
-    rule: SplitRule, thresholds: tuple[float, ...], cut: int
-) -> None:
+def test_every_threshold_in_a_range_gives_the_same_cut(rule: CutRule, thresholds: tuple[float, ...], cut: int) -> None:
     assert {cut_of(*PROFILE, rule=rule, threshold=threshold) for threshold in thresholds} == {cut}
 
 
@@ -52,7 +50,7 @@ def test_the_ratios_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize(("rule", "threshold"), [("layer_ratio", 3.5), ("cumulative_ratio", 1.6), ("max_jump", None)])
-def test_default_thresholds(rule: SplitRule, threshold: float | None) -> None:
+def test_default_thresholds(rule: CutRule, threshold: float | None) -> None:
     assert transition_point(named(*PROFILE), rule).threshold == threshold
     assert transition_point(named(*PROFILE)).rule == "layer_ratio"
 
@@ -89,14 +87,14 @@ def test_a_fixed_cut_outside_the_model_is_refused(fixed: int | None) -> None:
 
 @pytest.mark.parametrize(("policy", "cut"), [("all", 3), ("all_but_last", 2)])
 @pytest.mark.parametrize("rule", RATIO_RULES)
-def test_without_a_transition_the_policy_decides_and_says_so(rule: SplitRule, policy: str, cut: int) -> None:
+def test_without_a_transition_the_policy_decides_and_says_so(rule: CutRule, policy: str, cut: int) -> None:
     chosen = transition_point(named(1, 0.1, 0.1), rule, on_no_transition=policy)  # type: ignore[arg-type]
     assert chosen.index == cut
     assert any("no clear transition" in warning for warning in chosen.warnings)
 
 
 @pytest.mark.parametrize("rule", RATIO_RULES)
-def test_without_a_transition_everything_is_federated_or_an_error_names_the_remedy(rule: SplitRule) -> None:
+def test_without_a_transition_everything_is_federated_or_an_error_names_the_remedy(rule: CutRule) -> None:
     assert cut_of(1, 0.1, 0.1, rule=rule) == 3
     with pytest.raises(LayerError, match=r"no clear transition: .* lower the threshold or set on_no_transition"):
         transition_point(named(1, 0.1, 0.1), rule, on_no_transition="error")
@@ -112,7 +110,7 @@ def test_without_a_transition_everything_is_federated_or_an_error_names_the_reme
         ("max_jump", (0, 0, 5), 3),
     ],
 )
-def test_leading_zeros_are_not_a_jump(rule: SplitRule, values: tuple[float, ...], cut: int) -> None:
+def test_leading_zeros_are_not_a_jump(rule: CutRule, values: tuple[float, ...], cut: int) -> None:
     assert cut_of(*values, rule=rule) == cut
 
 
@@ -122,21 +120,21 @@ def test_after_a_zero_the_comparison_is_with_the_last_layer_that_scored(values: 
 
 
 @pytest.mark.parametrize("rule", ["layer_ratio", "max_jump"])
-def test_the_reason_names_the_layer_that_was_compared_with(rule: SplitRule) -> None:
+def test_the_reason_names_the_layer_that_was_compared_with(rule: CutRule) -> None:
     reason = transition_point(named(2, 0, 40), rule).reason
     assert "layer2" not in reason
     assert "20" in reason
 
 
 @pytest.mark.parametrize(("rule", "values"), [("layer_ratio", (1, 3.5)), ("cumulative_ratio", (1, 2.5))])
-def test_equality_with_the_threshold_is_not_a_transition(rule: SplitRule, values: tuple[float, ...]) -> None:
+def test_equality_with_the_threshold_is_not_a_transition(rule: CutRule, values: tuple[float, ...]) -> None:
     assert cut_of(*values, rule=rule, threshold=3.5) == 2
     assert cut_of(*values, rule=rule, threshold=math.nextafter(3.5, 0)) == 1
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_single_layer_is_federated_without_a_warning(rule: SplitRule, value: float) -> None:
+def test_a_single_layer_is_federated_without_a_warning(rule: CutRule, value: float) -> None:
     cut = transition_point(named(value), rule)
     assert (cut.index, cut.warnings) == (1, ())
 
@@ -144,7 +142,7 @@ def test_a_single_layer_is_federated_without_a_warning(rule: SplitRule, value: f
 @pytest.mark.parametrize(
     ("rule", "threshold"), [("cumulative_ratio", 0.99), ("layer_ratio", -0.1), ("layer_ratio", math.nan)]
 )
-def test_an_invalid_threshold_is_refused(rule: SplitRule, threshold: float) -> None:
+def test_an_invalid_threshold_is_refused(rule: CutRule, threshold: float) -> None:
     with pytest.raises(LayerError, match=f"threshold {threshold} is not allowed for {rule}"):
         transition_point(named(1, 2), rule, threshold)
 
@@ -154,7 +152,7 @@ def test_a_threshold_below_one_is_allowed_for_the_layer_rule() -> None:
 
 
 @given(scores, rules, thresholds)
-def test_a_cut_is_within_bounds(values: list[float], rule: SplitRule, threshold: float) -> None:
+def test_a_cut_is_within_bounds(values: list[float], rule: CutRule, threshold: float) -> None:
     assert 1 <= cut_of(*values, rule=rule, threshold=threshold) <= len(values)
 
 
@@ -180,7 +178,7 @@ def test_unknown_options_are_refused_with_what_is_allowed(options: dict[str, str
 
 @given(scores, st.sampled_from(RATIO_RULES), thresholds, thresholds)
 def test_a_larger_threshold_never_federates_fewer_layers(
-    values: list[float], rule: SplitRule, one: float, other: float
+    values: list[float], rule: CutRule, one: float, other: float
 ) -> None:
     low, high = sorted((one, other))
     assert cut_of(*values, rule=rule, threshold=low) <= cut_of(*values, rule=rule, threshold=high)
@@ -188,7 +186,7 @@ def test_a_larger_threshold_never_federates_fewer_layers(
 
 @given(scores, rules, thresholds, st.integers(-60, 60))
 def test_the_scale_of_all_scores_does_not_matter(
-    values: list[float], rule: SplitRule, threshold: float, power: int
+    values: list[float], rule: CutRule, threshold: float, power: int
 ) -> None:
     # Powers of two, so that no ratio is rounded across the threshold.
     scaled = [value * 2.0**power for value in values]
@@ -262,7 +260,7 @@ def test_a_site_that_is_left_out_is_warned_about_in_the_cut() -> None:
 
 
 @given(st.integers(-40, 40), rules, st.sampled_from(["none", "first_layer", "last"]))
-def test_the_scale_of_all_sites_changes_nothing(power: int, rule: SplitRule, normalise: str) -> None:
+def test_the_scale_of_all_sites_changes_nothing(power: int, rule: CutRule, normalise: str) -> None:
     sites = {"a": CLOSE, "b": FAR, "c": named(3, 1, 4, 1)}
     loud = {site: scaled(importance, 2.0**power) for site, importance in sites.items()}
     options = {"rule": rule, "normalise": normalise}

@@ -22,7 +22,7 @@ from playerfl.layers.sensitivity import (
     federation_sensitivity,
 )
 
-SplitRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
+CutRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
 OnNoTransition = Literal["all", "all_but_last", "error"]
 Ratios = tuple[float | None, ...]
 """The ratios that a rule compares at p = 1 … L-1; None if there is nothing to compare with."""
@@ -99,7 +99,7 @@ class Cut:
 
 def transition_point(
     importance: Importance,
-    rule: SplitRule = "layer_ratio",
+    rule: CutRule = "layer_ratio",
     threshold: float | None = None,
     *,
     on_no_transition: OnNoTransition = "all",
@@ -117,7 +117,7 @@ def transition_point(
     ('conv1', 'conv2', 'conv3')
     >>> transition_point(s, "cumulative_ratio", 42.0).index, transition_point(s, "max_jump").index
     (3, 3)
-    >>> transition_point(s, "layer_ratio", 1e9).index    # no jump: everything is federated, as in FedAvg
+    >>> transition_point(s, "layer_ratio", 1e9).index    # no jump: everything is shared, as in FedAvg
     5
     """
     threshold = check_rule(rule, threshold, on_no_transition)
@@ -142,7 +142,7 @@ def transition_point(
     return Cut(index, layers, rule, threshold, ratios, reason, tuple(warnings), dict(importance))
 
 
-def cut_ratios(importance: Importance, rule: SplitRule) -> Ratios:
+def cut_ratios(importance: Importance, rule: CutRule) -> Ratios:
     """The ratios that a rule compares with its threshold at each boundary.
 
     >>> cut_ratios({"a": 2.0, "b": 0.0, "c": 6.0}, "layer_ratio")
@@ -163,7 +163,7 @@ def cut_ratios(importance: Importance, rule: SplitRule) -> Ratios:
 
 def check_rule(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
     """The threshold a rule works with, if it has one; rejects invalid settings."""
-    check_choice(rule, SplitRule, "split rule")
+    check_choice(rule, CutRule, "rule")
     check_choice(on_no_transition, OnNoTransition, "on_no_transition")
     if rule not in DEFAULT_THRESHOLDS:
         return None
@@ -207,8 +207,8 @@ def _no_transition(
     if policy == "error":
         raise LayerError(f"{finding}; lower the threshold or set on_no_transition to 'all' or 'all_but_last'")
     if policy == "all_but_last":
-        return f"{finding}; all layers but the last are federated", len(layers) - 1
-    return f"{finding}; all layers are federated, as in FedAvg", len(layers)
+        return f"{finding}; all layers but the last are shared", len(layers) - 1
+    return f"{finding}; all layers are shared, as in FedAvg", len(layers)
 
 
 def _close_calls(layers: tuple[LayerName, ...], ratios: Ratios, threshold: float | None, jump: int | None) -> list[str]:
@@ -225,7 +225,7 @@ def _close_calls(layers: tuple[LayerName, ...], ratios: Ratios, threshold: float
 def choose_cut(
     scores: Mapping[str, Importance],
     *,
-    rule: SplitRule = "layer_ratio",
+    rule: CutRule = "layer_ratio",
     threshold: float | None = None,
     on_no_transition: OnNoTransition = "all",
     fixed: int | None = None,
