@@ -106,6 +106,10 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
     if any(block.kind == "cell" and not block.units & flow.kernels <= new_kernels for block in touching):
         return False
     firm = [block for block in touching if block.firm]
+    if new.kind == "gate" and any(
+        block.kind == "cell" and block.units & flow.kernels < new_kernels for block in touching
+    ):
+        return False  # what a time loop attends to
     if not new.firm:
         return not firm or any(new.units <= block.units for block in firm)
     inside = [block for block in firm if block.units & flow.kernels <= new_kernels]
@@ -147,9 +151,9 @@ def _projections_of_rows(flow: Flow, step: Step, number: int, tables: set[str]) 
     """What brings the rows of other tables to the width of those that it is added to, as they are (OPT's positions)."""
     if not any(flow.steps[number].shape == use.shape for name in tables for use in flow.uses[name]):
         return set()
-    other = {name for value in step.inputs if value != number for name in flow.nearest[value]}
+    other = {name for value in step.inputs if value != number for name in flow.nearest[value]} - flow.tables
     read = flow.read_by(flow.uses[name][0] for name in other)
-    return other if len(other) == 1 and read and read <= flow.tables - tables and not other & flow.tables else set()
+    return other if len(other) == 1 and read and read <= flow.tables - tables else set()
 
 
 def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:
