@@ -140,6 +140,135 @@ class ThreeTables(nn.Module):
         return self.head(self.stage(self.norm(x)).mean(1))
 
 
+class Moving(nn.Module):
+    """A graph network whose messages change its nodes and move them: two sums that share a network (EGNN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = nn.Sequential(nn.Linear(2 * D + 1, D), nn.SiLU(), nn.Linear(D, D))
+        self.node = nn.Sequential(nn.Linear(2 * D, D), nn.SiLU(), nn.Linear(D, D))
+        self.move = nn.Sequential(nn.Linear(D, D), nn.SiLU(), nn.Linear(D, 1))
+
+    def forward(self, h: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        apart, nodes = at[:, :, None] - at[:, None], h.shape[1]
+        pairs = [h[:, :, None].expand(-1, -1, nodes, -1), h[:, None].expand(-1, nodes, -1, -1)]
+        message = self.message(torch.cat([*pairs, apart.square().sum(-1, keepdim=True)], -1))
+        at = at + (apart * self.move(message)).mean(2)
+        return h + self.node(torch.cat([h, message.sum(2)], -1)), at
+
+
+class Molecule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.atoms, self.head = nn.Embedding(WORDS, D), nn.Linear(D, CLASSES)
+        self.steps = nn.ModuleList(Moving() for _ in range(2))
+
+    def forward(self, kinds: Tensor, at: Tensor) -> Tensor:
+        h = self.atoms(kinds)
+        for step in self.steps:
+            h, at = step(h, at)
+        return self.head(h.mean(1)) + at.mean()
+
+
+class Ensembled(nn.Module):
+    """A linear layer that several models share, each with scales before and after it (BatchEnsemble)."""
+
+    def __init__(self, enter: int, leave: int) -> None:
+        super().__init__()
+        self.before, self.after = nn.Parameter(torch.ones(2, enter)), nn.Parameter(torch.ones(2, leave))
+        self.linear = nn.Linear(enter, leave)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x * self.before) * self.after
+
+
+class Ensemble(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lower, self.upper, self.head = Ensembled(4, D), Ensembled(D, D), nn.Linear(D, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.upper(self.lower(x[:, None]).relu()).mean(1))
+
+
+class Sensors(nn.Module):
+    """Each sensor has a network of its own, and one of them gives a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nn.Sequential(nn.Linear(n, D), nn.LayerNorm(D)) for n in (4, 1))
+        self.kinds = nn.ParameterList(nn.Parameter(torch.zeros(D)) for _ in range(2))
+        self.stage, self.head = Stage(), nn.Linear(D, CLASSES)
+
+    def forward(self, *sensors: Tensor) -> Tensor:
+        parts = zip(self.nets, sensors, self.kinds, strict=True)
+        return self.head(self.stage(torch.stack([net(part) + kind for net, part, kind in parts], 1)).mean(1))
+
+
+class BareText(nn.Module):
+    """A transformer of parameters alone, inside another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = {"q": (D, D), "k": (D, D), "v": (D, D), "o": (D, D), "up": (D, 2 * D), "down": (2 * D, D)}
+        self.words, self.out = nn.Parameter(torch.ones(WORDS, D)), nn.Parameter(torch.ones(D, CLASSES))
+        self.stages = nn.ModuleList(
+            nn.ParameterDict({name: nn.Parameter(torch.ones(shape)) for name, shape in shapes.items()})
+            for _ in range(2)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words[ids]
+        for w in self.stages:
+            x = x + ((x @ w["q"] @ (x @ w["k"]).mT).softmax(-1) @ (x @ w["v"])) @ w["o"]
+            x = x + (x @ w["up"]).relu() @ w["down"]
+        return x @ self.out
+
+
+class Wrapper(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.net(ids)[:, 0]
+
+
+class Pairs(nn.Module):
+    """Positions attend with a bias from pairs of positions, and change the pairs in turn (AlphaFold's Evoformer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.bias, self.up, self.down = (
+            Attention(),
+            nn.Linear(4, 1),
+            nn.Linear(D, 2 * D),
+            nn.Linear(2 * D, D),
+        )
+        self.narrow, self.outer, self.wide, self.back = (nn.Linear(*size) for size in ((D, 2), (4, 4), (4, 8), (8, 4)))
+
+    def forward(self, x: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        x = x + self.attn(x, self.bias(pairs).permute(0, 3, 1, 2))
+        x = x + self.down(F.gelu(self.up(x)))
+        side = self.narrow(x)
+        pairs = pairs + self.outer((side[:, :, None, :, None] * side[:, None, :, None]).flatten(3))
+        return x, pairs + self.back(self.wide(pairs).relu())
+
+
+class Folding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.apart, self.head = nn.Embedding(WORDS, D), nn.Embedding(9, 4), nn.Linear(4, CLASSES)
+        self.blocks = nn.ModuleList(Pairs() for _ in range(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        where = torch.arange(ids.shape[1])
+        x, pairs = self.words(ids), self.apart((where[:, None] - where).expand(len(ids), -1, -1) + 4)
+        for block in self.blocks:
+            x, pairs = block(x, pairs)
+        return self.head(pairs.mean((1, 2)))
+
+
 def pixels() -> Tensor:
     return (picture() * 100 + 100).to(torch.uint8)
 
@@ -162,4 +291,9 @@ ENTERING: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     ),
     "norms at the end of each path": (NormedText, words),
     "narrow words, positions and kinds": (ThreeTables, words),
+    "nodes that move": (Molecule, lambda: (words(), torch.linspace(-1, 1, 30).reshape(2, 5, 3))),
+    "models that share matrices": (Ensemble, numbers),
+    "sensors with networks of their own": (Sensors, lambda: (numbers(), numbers()[:, :1])),
+    "bare parameters in a module": (lambda: Wrapper(BareText()), words),
+    "attention biased by pairs": (Folding, words),
 }

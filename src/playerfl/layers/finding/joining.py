@@ -47,8 +47,15 @@ class Joining:
         # What several layers read ends the one before. Without blocks, queries, keys and values are layers.
         one_reader = len(readers) == 1 or (bool(ahead) and not self._blocks)
         feeds = not behind or (one_reader and unit.role == "norm" and self._feeds(step, nearest, ahead[0]))
+        feeds = feeds or (one_reader and self._opens_its_module(step, nearest, ahead[0]))
         chosen = Neighbour(ahead[0] if feeds else nearest, feeds)
         return self._within_its_module(step, chosen, placed) or chosen
+
+    def _opens_its_module(self, step: Step, behind: str, ahead: str) -> bool:
+        """Whether a vector scales what the kernel beside it in a module is about to read (BatchEnsemble)."""
+        assert step.unit is not None
+        module, one, other = (self._flow.units[n].path.rpartition(".")[0] for n in (step.unit.name, ahead, behind))
+        return step.operation == "mul" and step.unit.is_bare and module == one != other and bool(module)
 
     def _within_its_module(self, step: Step, chosen: Neighbour, placed: Mapping[str, object]) -> Neighbour | None:
         """The nearest neighbour in the same one of several equal modules, if another was chosen: the norm before a

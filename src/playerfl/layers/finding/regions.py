@@ -228,7 +228,7 @@ def same_for_every_example(flow: Flow, number: int, step: Step) -> bool:
     """Whether a value is broadcast over the examples of a step that reads it, or was repeated for them before it is
     added; a prompt that is put before the words is not a position."""
     shape = flow.steps[number].shape
-    if len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,)):
+    if (len(shape) < len(step.shape) and step.operation != "stack") or (shape[:1] == (1,) and step.shape[:1] != (1,)):
         return True
     made = flow.steps[number]
     while meeting_of(step) != "concatenation" and made.unit is None and len(made.inputs) == 1:

@@ -25,6 +25,8 @@ _CONSTANTS = re.compile(r"^(zeros|ones|empty|full|rand|randn)_like|^new_(zeros|o
 """Operations that take a shape from a tensor, but no values."""
 _PICKS = {"index", "index_select", "gather", "take"}
 """Operations that look rows of a table up, if the model's input says which."""
+_MOST_MATRICES = 8
+"""A module with more is a network of bare parameters. An LSTM cell, gate by gate, has eight."""
 _ENLARGING = ("upsample", "unpool", "pixel_shuffle")
 
 
@@ -121,13 +123,16 @@ class _Calls:
 
     def is_unit(self, module: nn.Module) -> bool:
         """A called module that does its work without calling modules with state: nn.Linear, nn.LSTM,
-        nn.MultiheadAttention, or a user's own. The whole model is one only if it is torch's own."""
+        nn.MultiheadAttention, or a user's own. The whole model, and a module with very many matrices, is one only if it
+        is torch's own."""
         path = self.paths[module]
         if path and outermost_parametrised(self.model, path) == path:
             return True
         if module in self._around_calls or next(module.parameters(), None) is None:
             return module in self._stateful and module not in self._around_calls
-        return module in self.order and (bool(path) or type(module).__module__.startswith("torch.nn."))
+        if type(module).__module__.startswith("torch.nn."):
+            return module in self.order
+        return bool(path) and module in self.order and sum(p.dim() > 1 for p in module.parameters()) <= _MOST_MATRICES
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
