@@ -5,6 +5,7 @@ from __future__ import annotations
 from zoo.attentive import ATTENTIVE
 from zoo.beside import BESIDE
 from zoo.blocks import BLOCKS
+from zoo.entering import ENTERING
 from zoo.other import OTHER
 from zoo.parameters import PARAMETERS
 from zoo.recurrent import RECURRENT
@@ -22,4 +23,5 @@ REAL = {
     **PARAMETERS,
     **BESIDE,
     **STREAMS,
+    **ENTERING,
 }

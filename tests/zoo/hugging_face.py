@@ -63,6 +63,13 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
     funnel = hf.FunnelConfig(
         vocab_size=9, block_sizes=[1], num_decoder_layers=0, d_model=8, n_head=2, d_head=4, d_inner=16
     )
+    levit = hf.LevitConfig(
+        image_size=64, num_channels=2, hidden_sizes=[16, 16, 16], num_attention_heads=[2, 2, 2], depths=[1, 1, 1],
+        key_dim=[4, 4, 4],
+    )  # fmt: skip
+    mobile = hf.MobileBertConfig(
+        embedding_size=4, intra_bottleneck_size=4, true_hidden_size=4, num_feedforward_networks=2, **_WORDS, **_SMALL
+    )
     return {
         "BERT": (hf.BertForSequenceClassification(hf.BertConfig(**_WORDS, **_SMALL)), ids()),
         "DistilBERT": (hf.DistilBertForSequenceClassification(distilled), ids()),
@@ -106,4 +113,10 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
         "OPT": (hf.OPTForSequenceClassification(opt), ids()),
         "DeepSeek-V3": (hf.DeepseekV3ForCausalLM(deepseek), ids()),
         "Funnel": (hf.FunnelForSequenceClassification(funnel), ids()),
+        "OLMo 2": (hf.Olmo2ForCausalLM(hf.Olmo2Config(num_key_value_heads=1, **special, **_WORDS, **_SMALL)), ids()),
+        "MobileBERT": (hf.MobileBertForSequenceClassification(mobile), ids()),
+        "LeViT": (
+            hf.LevitForImageClassification(levit),
+            {"pixel_values": torch.linspace(-1, 1, 16384).reshape(2, 2, 64, 64)},
+        ),
     }

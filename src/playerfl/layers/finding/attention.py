@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from torch import nn
 
 from playerfl.layers.finding.flow import SOFTMAX, Flow, bends, kernel_of, passes, set_of
+from playerfl.layers.finding.naming import common_module
 from playerfl.layers.finding.regions import Block, meeting_of
 from playerfl.layers.finding.trace import Step
-from playerfl.layers.finding.units import mixes
+from playerfl.layers.finding.units import Unit, mixes
 
 
 def attentions(flow: Flow, model: nn.Module) -> Iterator[Block]:
@@ -103,17 +104,28 @@ def _belongs(flow: Flow, step: Step, products: list[Step], projections: list[Ste
 
 def _output_projection(flow: Flow, result: Step, projections: list[Step]) -> Step | None:
     """The kernel that alone reads the result and leads back to the width of the input, or that is a neighbour of the
-    other projections in the same module. A classifier behind an attention pooling is neither."""
+    other projections in the same module, perhaps in a wrapper with a norm. A classifier behind an attention pooling is
+    neither."""
     reached = flow.forward(flow.readers[result.number], lambda s: passes(s) and meeting_of(s) is None)
     if len(reached) != 1 or not _projects(reached[0]):
         return None
     output = reached[0]
-    parents = {s.unit.path.rpartition(".")[0] for s in (*projections, output) if s.unit is not None}
-    if len(parents) == 1 and parents != {""}:
+    assert output.unit is not None
+    parents = {s.unit.path.rpartition(".")[0] for s in projections if s.unit is not None}
+    beside = parents == {output.unit.path.rpartition(".")[0]} != {""}
+    if beside or _is_alone_in(flow, common_module([result.where, *parents]), output.unit):
         return output
     widths = {flow.steps[number].shape[-1:] for s in projections for number in s.inputs[:1]}
     straight = flow.forward(flow.readers[result.number], lambda s: passes(s) and not bends(s)) == [output]
     return output if straight and output.shape[-1:] in widths else None
+
+
+def _is_alone_in(flow: Flow, module: str, unit: Unit) -> bool:
+    """Whether a unit is in a module, and the only kernel of the part of it that it is in."""
+    part = unit.path.removeprefix(f"{module}.").partition(".")[0]
+    around = f"{module}.{part}."
+    inside = [name for name in flow.kernels if f"{flow.units[name].path}.".startswith(around)]
+    return bool(module) and inside == [unit.name]
 
 
 def _is_of_another(model: nn.Module, result: Step, output: Step) -> bool:

@@ -106,16 +106,31 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
     if any(block.kind == "cell" and not block.units & flow.kernels <= new_kernels for block in touching):
         return False
     firm = [block for block in touching if block.firm]
+    if new.kind == "gate" and any(
+        block.kind == "cell" and block.units & flow.kernels < new_kernels for block in touching
+    ):
+        return False  # what a time loop attends to
     if not new.firm:
         return not firm or any(new.units <= block.units for block in firm)
     inside = [block for block in firm if block.units & flow.kernels <= new_kernels]
-    if len(inside) < len(firm):
+    beside = [block for block in firm if block not in inside and _are_beside(flow, new, block)]
+    if len(inside) + len(beside) < len(firm):
         return any(new.units <= block.units for block in firm) or (len(firm) == 1 and _completes(flow, new, firm[0]))
-    # An attention without a shortcut of its own is a block too: one whose queries are learnt starts from them.
-    inside += [block for block in touching if block.kind == "attention" and block.units & flow.kernels <= new_kernels]
+    # An attention without a shortcut of its own is a block too, such as one whose queries are learnt, or whose bias
+    # comes from what the shortcut leads around.
+    inside += [block for block in touching if block.kind == "attention"]
     last = [max(block.ends, default=-1) for block in inside if new.appends or not block.appends]
     in_a_row = any(a != b and flow.depends(b, a) for a in last for b in last)
     return not in_a_row
+
+
+def _are_beside(flow: Flow, one: Block, other: Block) -> bool:
+    """Whether what two blocks share feeds two sums of one module, neither of which reads the other, as the messages of
+    a graph network do that move its nodes too (EGNN)."""
+    apart = [b for b in other.ends if not any(flow.depends(a, b) or flow.depends(b, a) for a in one.ends)]
+    module = common_module([flow.units[name].path for name in (one.units | other.units) & flow.kernels])
+    within = bool(module) and {flow.steps[end].where for end in (*one.ends, *apart)} == {module}
+    return within and bool(one.shortcuts and other.shortcuts and apart)
 
 
 def _completes(flow: Flow, new: Block, block: Block) -> bool:
@@ -147,9 +162,9 @@ def _projections_of_rows(flow: Flow, step: Step, number: int, tables: set[str]) 
     """A projection that brings the rows of some tables to the width of those they are added to (OPT's positions)."""
     if not any(flow.steps[number].shape == use.shape for name in tables for use in flow.uses[name]):
         return set()
-    other = {name for value in step.inputs if value != number for name in flow.nearest[value]}
+    other = {name for value in step.inputs if value != number for name in flow.nearest[value]} - flow.tables
     read = flow.read_by(flow.uses[name][0] for name in other)
-    return other if len(other) == 1 and read and read <= flow.tables - tables and not other & flow.tables else set()
+    return other if len(other) == 1 and read and read <= flow.tables - tables else set()
 
 
 def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:

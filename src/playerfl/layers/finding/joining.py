@@ -47,8 +47,15 @@ class Joining:
         # What several layers read ends the one before. Without blocks, queries, keys and values are layers.
         one_reader = len(readers) == 1 or (bool(ahead) and not self._blocks)
         feeds = not behind or (one_reader and unit.role == "norm" and self._feeds(step, nearest, ahead[0]))
+        feeds = feeds or (one_reader and self._opens_its_module(step, nearest, ahead[0]))
         chosen = Neighbour(ahead[0] if feeds else nearest, feeds)
         return self._within_its_module(step, chosen, placed) or chosen
+
+    def _opens_its_module(self, step: Step, behind: str, ahead: str) -> bool:
+        """Whether a vector scales what the kernel beside it in a module is about to read (BatchEnsemble)."""
+        assert step.unit is not None
+        module, one, other = (self._flow.units[n].path.rpartition(".")[0] for n in (step.unit.name, ahead, behind))
+        return step.operation == "mul" and step.unit.is_bare and module == one != other and bool(module)
 
     def _within_its_module(self, step: Step, chosen: Neighbour, placed: Mapping[str, object]) -> Neighbour | None:
         """The nearest neighbour in the same one of several equal modules, if another was chosen: the norm before a
@@ -93,9 +100,9 @@ class Joining:
                 return True  # others read the value without the norm, so it is not the end of what came before
             step = flow.steps[value]
             ended = next((block for block in self._blocks if value in block.ends), None)
-            if ended is not None and (ended.starts_with_norm or pooled):
-                # Blocks that begin with a norm leave their sum as it is, and nothing in a block follows a pooling over
-                # all positions: such a norm prepares the head.
+            if ended is not None and (ended.norms_its_path or pooled):
+                # Blocks with a norm on their path leave their sum as it is, and nothing in a block follows a pooling
+                # over all positions: such a norm prepares the head.
                 return True
             source = None if ended is not None or step.unit is not None else _only_source(flow, step)
             if source is None:
@@ -104,10 +111,10 @@ class Joining:
             pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
 
     def _ends_pre_norm(self, together: Step) -> bool:
-        """Whether all values that are put together are results of blocks that begin with a norm, such as a class token
-        and the patches it has attended to."""
+        """Whether all values that are put together are results of blocks with a norm on their path, such as a class
+        token and the patches it has attended to."""
         return all(
-            any(block.starts_with_norm and number in block.ends for block in self._blocks) for number in together.inputs
+            any(block.norms_its_path and number in block.ends for block in self._blocks) for number in together.inputs
         )
 
     def _enters_aside(self, norm: Step, ahead: str) -> bool:

@@ -35,7 +35,8 @@ class Block:
     ends: set[int] = field(default_factory=set)
     shortcuts: set[int] = field(default_factory=set)
     """The forks from which a value reaches the end as it is."""
-    starts_with_norm: bool = False
+    norms_its_path: bool = False
+    """The path around its shortcut begins or ends with a norm, so the sum needs none."""
     straight: bool = False
     """A single linear map, such as a layer and its low-rank update."""
     attends: bool = False
@@ -53,7 +54,7 @@ class Block:
         self.forks |= other.forks
         self.ends |= other.ends
         self.shortcuts |= other.shortcuts
-        self.starts_with_norm |= other.starts_with_norm
+        self.norms_its_path |= other.norms_its_path
         self.attends |= other.attends
         self.appends &= other.appends or not other.firm
 
@@ -193,7 +194,7 @@ def block_of(flow: Flow, region: Region, straight: list[Block], repeated: list[s
         {region.fork},
         {region.end},
         {region.fork} if region.has_shortcut else set(),
-        _starts_with_norm(flow, region),
+        _starts_with_norm(flow, region) or _ends_with_norm(flow, region),
         straight=not region.inside & flow.bending,
         attends=bool(region.inside & flow.attending),
         appends=region.meeting == "concatenation",
@@ -227,7 +228,7 @@ def same_for_every_example(flow: Flow, number: int, step: Step) -> bool:
     """Whether a value is broadcast over the examples of a step that reads it, or was repeated for them before it is
     added; a prompt that is put before the words is not a position."""
     shape = flow.steps[number].shape
-    if len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,)):
+    if (len(shape) < len(step.shape) and step.operation != "stack") or (shape[:1] == (1,) and step.shape[:1] != (1,)):
         return True
     made = flow.steps[number]
     while meeting_of(step) != "concatenation" and made.unit is None and len(made.inputs) == 1:
@@ -315,6 +316,13 @@ def _starts_with_norm(flow: Flow, region: Region) -> bool:
     return any(_is_norm(step) for step in first) or any(
         _is_norm(step) and _opens(flow, step, region) for step in before
     )
+
+
+def _ends_with_norm(flow: Flow, region: Region) -> bool:
+    """Whether the path around the shortcut ends with a norm, as in Swin v2 and OLMo 2."""
+    ends = [number for number in region.values if region.has_shortcut and flow.before[number] & region.inside]
+    last = flow.backward(ends, lambda step: step.unit is None)
+    return bool(last) and all(map(_is_norm, last))
 
 
 def _is_norm(step: Step) -> bool:

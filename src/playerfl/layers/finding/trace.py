@@ -23,6 +23,10 @@ from playerfl.layers.finding.units import (
 
 _CONSTANTS = re.compile(r"^(zeros|ones|empty|full|rand|randn)_like|^new_(zeros|ones|empty|full)|^empty_strided")
 """Operations that take a shape from a tensor, but no values."""
+_PICKS = {"index", "index_select", "gather", "take"}
+"""Operations that look rows of a table up, if the model's input says which."""
+_MOST_MATRICES = 8
+"""A module with more is a network of bare parameters. An LSTM cell, gate by gate, has eight."""
 _ENLARGING = ("upsample", "unpool", "pixel_shuffle")
 
 
@@ -119,13 +123,16 @@ class _Calls:
 
     def is_unit(self, module: nn.Module) -> bool:
         """A called module that does its work without calling modules with state: nn.Linear, nn.LSTM,
-        nn.MultiheadAttention, or a user's own. The whole model is one only if it is torch's own."""
+        nn.MultiheadAttention, or a user's own. The whole model, and a module with very many matrices, is one only if it
+        is torch's own."""
         path = self.paths[module]
         if path and outermost_parametrised(self.model, path) == path:
             return True
         if module in self._around_calls or next(module.parameters(), None) is None:
             return module in self._stateful and module not in self._around_calls
-        return module in self.order and (bool(path) or type(module).__module__.startswith("torch.nn."))
+        if type(module).__module__.startswith("torch.nn."):
+            return module in self.order
+        return bool(path) and module in self.order and sum(p.dim() > 1 for p in module.parameters()) <= _MOST_MATRICES
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -160,11 +167,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._alive.append(parameter)
             self._weights[id(parameter)] = frozenset({name})
         self._registered = self._make_units()
+        self._whole: dict[int, list[int]] = {}
+        """Whole numbers from the model's inputs, what is computed from them alone, and the steps they came in with.
+        They are data where a matrix or a module reads nothing else, such as pixels; masks never are."""
+        self._whole_in_call: list[int] = []
+        """The steps with which the whole numbers came in that a unit reads as numbers while it is called."""
         for tensor in inputs:
+            step = self._step("input", [])
+            step.shape = tuple(tensor.shape)
             if _carries_data(tensor):
-                step = self._step("input", [])
-                step.shape = tuple(tensor.shape)
                 self._made(tensor, step)
+            else:
+                self._alive.append(tensor)
+                self._whole[id(tensor)] = [step.number]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -209,6 +224,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             unit = self._units.get(self._calls.paths[module])
             if unit is not None:
                 self._unit_call = (module, self._step("call", [], unit))
+                self._whole_in_call = []
         self._open.append(module)
 
     def left(self, module: nn.Module, output: object) -> None:
@@ -218,6 +234,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             step = self._unit_call[1]
             for tensor in _tensors(output):
                 step.shape = step.shape or tuple(tensor.shape)
+            step.inputs = step.inputs or list(dict.fromkeys(self._whole_in_call))
             self._unit_call = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -238,9 +255,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             transposed = operation == "convolution" and len(args) > 6 and bool(args[6])
             enlarges = transposed or any(word in operation for word in _ENLARGING)
             step = self._note(operation.rstrip("_"), arguments, results, written, enlarges)
+        if not _CONSTANTS.search(schema.name.partition("::")[2]):
+            made = [tensor for tensor in (*_tensors(output), *written) if step is None or not _carries_data(tensor)]
+            self._note_whole(arguments, made)
         if buffers := frozenset(name for tensor in arguments for name in self._buffers.get(id(tensor), ())):
             self._uses_buffers(buffers, step, list(_tensors(output)))
         return output
+
+    def _note_whole(self, arguments: list[Tensor], made: list[Tensor]) -> None:
+        """Notes what is computed from whole numbers alone, and whole numbers computed from data as it came in."""
+        came_in = [number for tensor in arguments for number in self._whole.get(id(tensor), ())] if made else []
+        if not came_in and made and not any(map(_carries_data, made)):
+            data = [number for tensor in arguments for number in self._sources(tensor)]
+            came_in = data if self._weighted.isdisjoint(data) else []
+        for tensor in made if came_in else ():
+            self._alive.append(tensor)
+            self._whole[id(tensor)] = list(dict.fromkeys(came_in))
 
     def _uses_buffers(self, names: frozenset[str], step: Step | None, results: list[Tensor]) -> None:
         if step is not None and (step.unit is not None or not self._constant.issuperset(step.inputs)):
@@ -256,7 +286,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Step | None:
         data = list(dict.fromkeys(step for tensor in arguments for step in self._sources(tensor)))
         names = frozenset(name for tensor in arguments for name in self._weights.get(id(tensor), ()))
+        whole = [number for t in arguments if _carries_data(t) for number in self._whole.get(id(t), ())]
         if self._unit_call is not None:
+            self._whole_in_call += whole
             step = self._unit_call[1]
             assert step.unit is not None
             step.unit.operations.add(operation)
@@ -271,12 +303,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     readers = self._fed.setdefault(stranger.name, [])
                     readers += [step.unit.name] if step.unit.name not in readers else []
             return step
+        if names and not data:
+            if operation in _PICKS and any(id(tensor) in self._whole for tensor in arguments):
+                operation = f"embedding_{operation}"
+            elif mixes(operation):
+                data = list(dict.fromkeys(whole))
         if names and not data and "embedding" not in operation:
             for tensor in results:
                 self._alive.append(tensor)
                 self._weights[id(tensor)] = names
             return None
-        if _CONSTANTS.search(operation) or (not data and not names and not any(map(_carries_data, arguments))):
+        stays_whole = not (data or names) and (bool(whole) or not any(map(_carries_data, arguments)))
+        if stays_whole or _CONSTANTS.search(operation):
             return None
         if names and any(tensor.is_complex() for tensor in results):
             operation = f"fft_{operation}"  # a product in frequency space is a convolution
