@@ -122,16 +122,15 @@ def run_agent(
     from playerfl.flower.site.open_site import group_of, open_site, user_ids
     from playerfl.flower.site.process.listen import listening
     from playerfl.flower.site.process.memory import use_one_arena
-    from playerfl.storage.atomic_files import make_directory
     from playerfl.storage.locking import locked
-    from playerfl.storage.ownership import check_owner
+    from playerfl.storage.ownership import check_owner, make_private
 
     use_one_arena()
     check_owner(state)
     policy = read_policy(state, policy_file)
     if node is not None:
         policy.check_server(node[0].server)
-    make_directory(state, secret=True)
+    make_private(state)
     # Two agents in one directory would overwrite each other's private layers.
     with locked(state):
         agent = SiteAgent(open_site(name, state, policy, task, data_dir, device, model))

@@ -253,9 +253,9 @@ def _refused_values_of_scores(reply: Reply, job: Job) -> str | None:
 
 
 def _misplaced_score(reply: Reply, request: Request, job: Job) -> str | None:
-    """A score that the request did not ask for, or one that is missing beside others. In the tables the first would take
-    the place of another, or be one of a round that the job does not have; without the second, a site would have no score
-    in the round that is reported. In both cases nobody could read the results."""
+    """A score that the request did not ask for, or one that is missing beside others. In the tables, the first would
+    take the place of another, or be one of a round that the job does not have; without the second, a site would have no
+    score in the round that is reported. Nobody could read the results."""
     places = scored(request, job.experiment.evaluation, finishes=job.algorithm.finishes)
     for stage, round_, split, metric, _ in reply.scores:
         if (stage, round_, split) not in places or (split == "train" and metric != "loss"):
