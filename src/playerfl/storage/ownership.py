@@ -10,7 +10,7 @@ from pathlib import Path
 from playerfl.errors import ConfigError
 from playerfl.storage.atomic_files import make_directory
 
-_OF_A_SERVICE = ("server.json", "server.pem", "audit.jsonl", "site.toml", "ca.crt", "*.key")
+_OF_A_SERVICE = ("server.json", "server.pem", ".agent", ".node", "site.toml", "ca.crt", "*.key")
 """What a service's directory holds, or an administrator puts there first."""
 
 

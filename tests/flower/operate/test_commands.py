@@ -225,7 +225,7 @@ def test_a_folder_with_other_files_is_not_closed_to_others(command: str, tmp_pat
     assert data.stat().st_mode & 0o777 == 0o755 and [file.name for file in data.iterdir()] == ["north.csv"]
 
 
-@pytest.mark.parametrize("first", [None, "lost+found", "site.toml", "north.key"])
+@pytest.mark.parametrize("first", [None, "lost+found", ".node", ".agent", "site.toml", "north.key"])
 def test_a_directory_that_an_administrator_prepared_is_made_private(first: str | None, tmp_path: Path) -> None:
     state = tmp_path / "state"
     if first:
