@@ -211,16 +211,16 @@ def test_files_of_another_kind_are_no_key_and_no_authority(tmp_path: Path) -> No
             SiteNode("north", key, "here:1", wrong, tmp_path, Path("agent.sock")).check()
 
 
-@pytest.mark.parametrize("command", ["up", "agent", "node"])
+@pytest.mark.parametrize("command", ["up", "agent", "node", "site"])
 def test_a_folder_with_other_files_is_not_closed_to_others(command: str, tmp_path: Path) -> None:
     """`up` in the folder with the data took it from all other users, and filled it with keys."""
     key, authority = key_and_authority(tmp_path / "keys")
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     (data / "north.csv").write_text("age,sick\n")
-    node = ["--node-only", "--key", str(key), "--ca", str(authority), "--server", "here:1"]
-    options = {"up": ["up", str(data)], "agent": [*SITE, str(data), "--agent-only", "--task", "digits"]}
-    done = do(*options.get(command, [*SITE, str(data), *node]))
+    node, agent = ["--key", str(key), "--ca", str(authority), "--server", "here:1"], ["--task", "digits"]
+    options = {"agent": ["--agent-only", *agent], "node": ["--node-only", *node], "site": [*node, *agent]}
+    done = do("up", str(data)) if command == "up" else do(*SITE, str(data), *options[command])
     assert isinstance(done.exception, ConfigError) and "holds other files" in str(done.exception)
     assert data.stat().st_mode & 0o777 == 0o755 and [file.name for file in data.iterdir()] == ["north.csv"]
 

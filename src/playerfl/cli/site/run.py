@@ -96,9 +96,13 @@ def _node(
 ) -> SiteNode:
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.site_node import SiteNode
+    from playerfl.storage.ownership import make_private
 
     if key is None or ca is None or server is None:
         raise ConfigError("a node needs --key, --ca and --server; or run the agent alone with --agent-only")
+    if not separate:
+        # Before the node's own directory in it, which would make a stranger's directory look like a site's.
+        make_private(state)
     node = SiteNode(name, key, server, ca, state if separate else state / ".node", agent_socket, port)
     node.check()
     return node
