@@ -95,6 +95,8 @@ class Institutions:
 
     def begin(self, name: str) -> None:
         """Starts a site that is registered."""
+        # A test may put a file there before the site has made it.
+        self.state(name).mkdir(mode=0o700, parents=True, exist_ok=True)
         environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),
             "PYTHONPATH": os.pathsep.join(

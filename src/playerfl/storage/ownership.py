@@ -8,6 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from playerfl.errors import ConfigError
+from playerfl.storage.atomic_files import make_directory
+
+_OF_A_SERVICE = ("server.json", "server.pem", ".agent", ".node", "site.toml", "ca.crt", "*.key")
+"""What a service's directory holds, or an administrator puts there first."""
 
 
 @contextmanager
@@ -42,6 +46,23 @@ def check_owner(folder: Path) -> None:
             f"{folder} belongs to {_name(owner.st_uid)}, who could not read what root writes there; run this as "
             f"{_name(owner.st_uid)} (sudo -u), or change the owner: chown -R root {folder}"
         )
+
+
+def make_private(folder: Path) -> None:
+    """Makes the directory of a service, which only its owner may read.
+
+    Refuses one in which others can read files that are no service's: /srv, or the folder with the data, would be closed
+    to everybody else.
+    """
+    with suppress(OSError):
+        strangers = any(path.name != "lost+found" for path in folder.iterdir())
+        known = any(next(folder.glob(pattern), None) for pattern in _OF_A_SERVICE)
+        if strangers and not known and folder.stat().st_mode & 0o077:
+            raise ConfigError(
+                f"{folder} holds other files, and this would close it to other users; choose a directory that is empty "
+                "or does not exist yet"
+            )
+    make_directory(folder, secret=True)
 
 
 def _other_owner(folder: Path) -> os.stat_result | None:

@@ -19,18 +19,30 @@ from flower.institutions import wait_until
 from playerfl.cli.main import app
 from playerfl.cli.site.run import keep_running
 from playerfl.errors import ConfigError, PlayerflError
-from playerfl.flower.operate import launch
+from playerfl.flower.operate import launch, processes
 from playerfl.flower.operate.app_folder import read_app_folder
+from playerfl.flower.operate.certificates import write_certificates
 from playerfl.flower.operate.keys import write_key_pair
 from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.processes import LOOPBACK, Running, descendants
 from playerfl.flower.operate.site_node import SiteNode
+from playerfl.storage.ownership import make_private
 
 EXPERIMENT = 'task = "synthetic"\nrounds = 2\nalgorithm = "fedper"\n'
 
 
+SITE = ("site", "--name", "north", "--state")
+
+
 def do(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["flower", *arguments])
+
+
+def key_and_authority(folder: Path) -> tuple[Path, Path]:
+    """A site's key and a server's ca.crt."""
+    key, _ = write_key_pair("north", folder)
+    write_certificates(folder, ["localhost"])
+    return key, folder / "ca.crt"
 
 
 def made(tmp_path: Path, *options: str) -> Any:
@@ -181,12 +193,56 @@ def test_the_superlink_is_on_loopback_with_every_safe_flag(tmp_path: Path) -> No
 
 
 def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
-    (tmp_path / "key").touch()
-    key, home = tmp_path / "key", tmp_path / "state"
+    key, authority = key_and_authority(tmp_path)
     with pytest.raises(ConfigError, match="must not contain quotes"):
-        SiteNode("north", key, "here:1", key, home, Path('x" state="/')).check()
+        SiteNode("north", key, "here:1", authority, tmp_path, Path('x" state="/')).check()
     with pytest.raises(ConfigError, match="NAME:PORT"):
-        SiteNode("north", key, "here", key, home, Path("agent.sock")).check()
+        SiteNode("north", key, "here", authority, tmp_path, Path("agent.sock")).check()
+
+
+def test_files_of_another_kind_are_no_key_and_no_authority(tmp_path: Path) -> None:
+    """With the public key as --key, the node was restarted for ever, and its key said to be not registered."""
+    key, authority = key_and_authority(tmp_path)
+    for wrong in (key.with_suffix(".pub"), authority, tmp_path / "server.key"):
+        with pytest.raises(ConfigError, match=f"{wrong.name} is not a site's private key"):
+            SiteNode("north", wrong, "here:1", authority, tmp_path, Path("agent.sock")).check()
+    for wrong in (key, tmp_path / "server.key"):
+        with pytest.raises(ConfigError, match=f"{wrong.name} is not a certificate"):
+            SiteNode("north", key, "here:1", wrong, tmp_path, Path("agent.sock")).check()
+
+
+@pytest.mark.parametrize("command", ["up", "agent", "node", "site"])
+def test_a_folder_with_other_files_is_not_closed_to_others(command: str, tmp_path: Path) -> None:
+    """`up` in the folder with the data took it from all other users, and filled it with keys."""
+    key, authority = key_and_authority(tmp_path / "keys")
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    (data / "north.csv").write_text("age,sick\n")
+    node, agent = ["--key", str(key), "--ca", str(authority), "--server", "here:1"], ["--task", "digits"]
+    options = {"agent": ["--agent-only", *agent], "node": ["--node-only", *node], "site": [*node, *agent]}
+    done = do("up", str(data)) if command == "up" else do(*SITE, str(data), *options[command])
+    assert isinstance(done.exception, ConfigError) and "holds other files" in str(done.exception)
+    assert data.stat().st_mode & 0o777 == 0o755 and [file.name for file in data.iterdir()] == ["north.csv"]
+
+
+@pytest.mark.parametrize("first", [None, "lost+found", ".node", ".agent", "site.toml", "north.key"])
+def test_a_directory_that_an_administrator_prepared_is_made_private(first: str | None, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    if first:
+        state.mkdir(mode=0o755)
+        (state / first).mkdir()
+    make_private(state)
+    assert state.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_server_does_not_take_anothers_port_for_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that it was listening, because the other one was."""
+    monkeypatch.setattr(processes.wait_until_free, "__defaults__", (0.3,))
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        done = do("up", str(tmp_path / "server"), "--port", str(port))
+    assert isinstance(done.exception, ConfigError) and f"port {port} is taken" in str(done.exception)
+    assert not (tmp_path / "server").exists()
 
 
 def test_only_the_nodes_user_can_read_the_relays_secret(tmp_path: Path) -> None:
@@ -223,12 +279,9 @@ def test_a_site_that_cannot_start_says_why(options: tuple[str, ...], reason: str
 
 def test_a_site_connects_only_to_servers_that_its_policy_accepts(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('servers = ["fl.example.org:443"]')
-    write_key_pair("north", tmp_path)
-    key = str(tmp_path / "north.key")
-    done = do(
-        "site", "--name", "north", "--state", str(tmp_path), "--key", key, "--ca", key, "--server", "evil.example:443",
-        "--task", "digits",
-    )  # fmt: skip
+    key, authority = key_and_authority(tmp_path)
+    node = ["--key", str(key), "--ca", str(authority), "--server", "evil.example:443"]
+    done = do(*SITE, str(tmp_path), *node, "--task", "digits")
     assert "does not accept this server" in str(done.exception)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from playerfl.cli.main import app
 from playerfl.flower.operate import certificates
 from playerfl.flower.operate.certificates import expiry, expiry_warnings, write_certificates
-from playerfl.flower.operate.keys import write_key_pair
+from playerfl.flower.operate.keys import fingerprint_of, write_key_pair
 from playerfl.flower.operate.launch import ServerHome
 
 
@@ -75,3 +75,17 @@ def test_the_doctor_reads_the_policy(text: str | None, mode: int, outcome: str, 
     options = ["--key", str(key), "--state", str(tmp_path / "state"), "--policy", str(tmp_path / "site.toml")]
     _, found = doctor("--server", "nowhere", *options)
     assert found["policy"][0] == outcome and said in found["policy"][1]
+
+
+def test_the_doctor_reads_the_private_key_itself(tmp_path: Path) -> None:
+    """It looked at the .pub file only, so the public key, or another site's, passed for the site's key."""
+    key, public = write_key_pair("north", tmp_path)
+    other, _ = write_key_pair("south", tmp_path)
+
+    def found(file: Path) -> tuple[str, str]:
+        return doctor("--server", "nowhere", "--state", str(tmp_path / "state"), "--key", str(file))[1]["key"]
+
+    assert found(key) == ("ok", f"{key}, fingerprint {fingerprint_of(public.read_bytes())}")
+    assert found(public)[0] == "failure" and "not a private key" in found(public)[1]
+    key.write_bytes(other.read_bytes())
+    assert found(key)[0] == "failure" and "is another key's" in found(key)[1]

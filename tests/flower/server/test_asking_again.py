@@ -298,15 +298,43 @@ def test_a_piece_that_never_arrives_does_not_keep_the_server_waiting(monkeypatch
     import flwr.superlink.grid.http_grid as grid
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
-    from playerfl.flower.server.patience import limit_waiting
+    from playerfl.flower.server.patience import limit_pulling
 
     def never(piece: str) -> bytes:
         raise ObjectUnavailableError(piece)
 
     monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
     for _ in range(2):
-        limit_waiting(0.1)
+        limit_pulling(0.1, 10**6)
     began = time.monotonic()
     with pytest.raises(ObjectPullError):
         grid.pull_objects(["piece"], never, initial_backoff=0.05)
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("what", ["size", "pieces"])
+def test_a_response_that_is_far_too_large_is_not_fetched(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any size was taken into the server's memory, and any number of small pieces kept it from hearing other sites."""
+    import time
+
+    import flwr.superlink.grid.http_grid as grid
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+    from playerfl.flower.server import patience
+
+    monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
+    monkeypatch.setattr(patience, "LEAST_SECONDS", 0.2)
+    patience.limit_pulling(0.1, 10_000)
+    fetched: list[str] = []
+
+    def fetch(piece: str) -> bytes:
+        fetched.append(piece)
+        time.sleep(0.01)
+        return bytes(1000 if what == "size" else 0)
+
+    pieces = [str(number) for number in range(2000)]
+    # As Flower's grid calls it.
+    assert len(grid.pull_objects(object_ids=pieces[:5], pull_object_fn=fetch)) == 5
+    with pytest.raises(ObjectPullError):
+        grid.pull_objects(object_ids=pieces, pull_object_fn=fetch)
+    assert len(fetched) < 1000

@@ -278,6 +278,29 @@ def test_scores_that_nobody_asked_for_leave_the_results_readable(place: Callable
     assert result.site_scores.keys() == {"site-1", "site-2"}
 
 
+@pytest.mark.parametrize(
+    "left_out", ["round/2/test/", "/loss", "round/1/validation/loss"], ids=["of a split", "losses", "a loss"]
+)
+def test_scores_that_are_missing_beside_others_leave_the_results_readable(left_out: str, tmp_path: Path) -> None:
+    """Without its test scores in one round, a site made the finished directory of all of them an invalid run."""
+    job = Job(tmp_path, "fedper", rounds=2)
+
+    def tamper(site: str, _: Message, response: Message) -> Message:
+        said, numbers = response.content["response"], response.content["numbers"]
+        if site == "site-0" and said["score-names"]:
+            names: Any = said["score-names"]
+            kept = [place for place, name in enumerate(names) if left_out not in name]
+            numbers["scores"] = [numbers["scores"][place] for place in kept]  # type: ignore[index]
+            said["score-names"] = [names[place] for place in kept]
+        return response
+
+    job.tamper(tamper)
+    job.run()
+    assert {row["site"] for row in job.participation("refused")} == {"site-0"}
+    [result] = collect(job.folder).results
+    assert {"site-1", "site-2"} <= result.site_scores.keys()
+
+
 def test_a_loss_that_no_model_has_does_not_choose_the_round_for_all(tmp_path: Path) -> None:
     job = changed(tmp_path, scores(("round/1/validation/loss", -1e308)), "1:evaluate+fit", "fedavg", rounds=3)
     job.run()

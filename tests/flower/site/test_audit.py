@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from command_line import playerfl
 from flower.attacks import SITE, ask, asked
@@ -25,6 +26,8 @@ from playerfl.flower.site.files.contract import Contract
 from playerfl.flower.site.open_site import OneLine
 from playerfl.flower.wire.codec import decode_response, envelope_parcel
 from playerfl.flower.wire.envelopes import Envelope
+from playerfl.selftest.small import mlp, sites
+from playerfl.tasks.task import own_task
 
 
 def filled(path: Path, lines: int = 4) -> AuditLog:
@@ -191,6 +194,24 @@ def test_a_layer_is_looked_for_in_the_model_of_each_job(tmp_path: Path) -> None:
         said = run("flower", "audit", "--state", tmp_path, "--left", name)
         assert said.returncode == (1 if uploads else 0), said.stderr
         assert (f"{name} left this site in 1 of 3" if uploads else f"{name} never left") in said.stdout
+
+
+def with_tied_layers() -> nn.Module:
+    model = mlp()
+    model.get_submodule("4").weight = model.get_submodule("2").weight
+    return model
+
+
+def test_a_private_layer_whose_tensor_left_with_another_layer_has_left(tmp_path: Path) -> None:
+    """A head tied to an embedding "never left", and was shown as private to the person who decides."""
+    job = Job(tmp_path, FedPer(2), own_task(with_tied_layers, sites()), rounds=1)
+    job.run()
+    state = tmp_path / SITE
+    shown = run("flower", "jobs", "--state", state).stdout
+    assert "0, 2; private: 4, 6; 2.weight leaves with 2, although it is part of 4, too" in shown
+    left = run("flower", "audit", "--state", state, "--left", "4")
+    assert left.returncode == 1 and "4 left this site in 1 of 1 uploads" in left.stdout
+    assert run("flower", "audit", "--state", state, "--left", "6").returncode == 0
 
 
 def test_a_directory_without_a_log_is_not_one_that_nothing_left(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,19 @@ def test_an_envelope_cannot_replace_the_private_layers(how: str, running: Job) -
     assert (response.code, response.reply) == ("pinned", None)
     running.run()
     running.assert_equals_in_process()
+
+
+@pytest.mark.parametrize("verbs", [("evaluate",), ("evaluate", "fit")], ids="+".join)
+def test_no_layer_is_the_servers_choice_before_the_cut_is_known(verbs: Any, tmp_path: Path) -> None:
+    """A site that has not trained yet scored a whole model of the server's choice, and kept it as its own."""
+    told = Job(tmp_path / "told", "player_fl", rounds=2)
+    told.run()
+    job = Job(tmp_path / "job", "player_fl", rounds=2)
+    initial = job.sites[SITE].find_setup(job.experiment, SITE).setup.initial
+    crafted = {name: torch.ones_like(tensor) for name, tensor in initial.items()}
+    attack = step(asked(told, "0:prepare"), *verbs, round_=1, weights=crafted)
+    assert ask(job, attack).code == "pinned"
+    assert not (job.home / SITE / "job" / "state.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", ["site.toml", "SITE.TOML", "agent.sock", "site.log", "audit.jsonl"])

@@ -40,12 +40,13 @@ def up(
     from playerfl.flower.operate.certificates import expiry_warnings
     from playerfl.flower.operate.launch import ServerHome
     from playerfl.flower.operate.metrics import serving_metrics
-    from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port
+    from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port, wait_until_free
     from playerfl.flower.operate.supervision import LOOK_SECONDS, Supervisor
     from playerfl.storage.ownership import check_owner
 
     check_owner(home)
     server = ServerHome(home)
+    wait_until_free(port)
     server.prepare(name or (), port)
     say(_UNGUARDED)
     for warning in expiry_warnings(home):

@@ -73,19 +73,20 @@ def _answer(state: Path, entries: list[dict[str, Any]], name: str, missing: str 
     from playerfl.errors import ConfigError, RunDirectoryError
     from playerfl.flower.site.files.audit import sent_entries
 
-    known = {job: contract_of(state, job).layers for job in job_names(state)}
+    known = {job: contract_of(state, job) for job in job_names(state)}
 
     def contains(entry: dict[str, Any]) -> bool:
         # Each job has a model of its own: a layer's name may stand for other tensors elsewhere.
-        layers, tensors = known.get(entry.get("job", "")), sent_entries(entry)
-        if layers is None:
+        contract, tensors = known.get(entry.get("job", "")), sent_entries(entry)
+        if contract is None:
             # Its contract is gone, and with it what its layers were; parts of modules have the module's name in front.
             return any(tensor == name or tensor.startswith(f"{name}.") for tensor in tensors)
-        return bool({name, *layers.get(name, ())} & tensors.keys())
+        return bool({name, *contract.used_by(name)} & tensors.keys())
 
-    names = sorted({layer for layers in known.values() for layer in layers})
+    names = sorted({layer for contract in known.values() for layer in contract.layers})
     sent = [entry for entry in entries if contains(entry)]
-    private = any(name in (layer, *of_layer) for layers in known.values() for layer, of_layer in layers.items())
+    tensors = {tensor for contract in known.values() for of_layer in contract.layers.values() for tensor in of_layer}
+    private = name in tensors or any(contract.used_by(name) for contract in known.values())
     if not sent and not private:
         from playerfl.errors import one_of
 

@@ -96,9 +96,13 @@ def _node(
 ) -> SiteNode:
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.site_node import SiteNode
+    from playerfl.storage.ownership import make_private
 
     if key is None or ca is None or server is None:
         raise ConfigError("a node needs --key, --ca and --server; or run the agent alone with --agent-only")
+    if not separate:
+        # Before the node's own directory in it, which would make a stranger's directory look like a site's.
+        make_private(state)
     node = SiteNode(name, key, server, ca, state if separate else state / ".node", agent_socket, port)
     node.check()
     return node
@@ -122,16 +126,15 @@ def run_agent(
     from playerfl.flower.site.open_site import group_of, open_site, user_ids
     from playerfl.flower.site.process.listen import listening
     from playerfl.flower.site.process.memory import use_one_arena
-    from playerfl.storage.atomic_files import make_directory
     from playerfl.storage.locking import locked
-    from playerfl.storage.ownership import check_owner
+    from playerfl.storage.ownership import check_owner, make_private
 
     use_one_arena()
     check_owner(state)
     policy = read_policy(state, policy_file)
     if node is not None:
         policy.check_server(node[0].server)
-    make_directory(state, secret=True)
+    make_private(state)
     # Two agents in one directory would overwrite each other's private layers.
     with locked(state):
         agent = SiteAgent(open_site(name, state, policy, task, data_dir, device, model))

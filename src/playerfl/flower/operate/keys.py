@@ -50,6 +50,23 @@ def fingerprint_of(public_key: bytes) -> str:
     return f"SHA256:{base64.b64encode(hashed).decode().rstrip('=')}"
 
 
+def fingerprint_of_site(file: Path) -> str:
+    """The fingerprint of a site's key, from the private key itself: a .pub file beside it may be another key's.
+
+    Raises ValueError if it is not a private key that Flower reads, or if the .pub file is another key's.
+    """
+    try:
+        loaded = serialization.load_ssh_private_key(file.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
+        raise ValueError(f"not a private key made by playerfl flower keys ({problem}); give NAME.key") from problem
+    form = serialization.PublicFormat.OpenSSH
+    shown = fingerprint_of(loaded.public_key().public_bytes(serialization.Encoding.OpenSSH, form))
+    public = file.with_suffix(".pub")
+    if public.exists() and (other := fingerprint_of(public.read_bytes())) != shown:
+        raise ValueError(f"its fingerprint is {shown}, but {public} is another key's, {other}; one of them is old")
+    return shown
+
+
 def private_key(file: Path, form: serialization.PrivateFormat) -> ec.EllipticCurvePrivateKey:
     """The key in a file that only its owner can read; created if it does not exist, never overwritten."""
     if not file.exists():

@@ -18,6 +18,7 @@ import tomli_w
 from playerfl.errors import ConfigError
 from playerfl.flower.operate.processes import LOOPBACK, FlowerError, process_identity
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.ownership import make_private
 
 CONNECTION = "playerfl"
 JOBS = "PLAYERFL_FLOWER_JOBS"
@@ -61,7 +62,7 @@ class ServerHome:
         # Imported here, because a site's agent needs none of the 12 MB that come with it.
         from playerfl.flower.operate.certificates import names_in, write_certificates
 
-        make_directory(self.path, secret=True)
+        make_private(self.path)
         for folder in (self.jobs, self.submitted, self.path / "flwr"):
             make_directory(folder)
         certificate = self.path / "server.pem"

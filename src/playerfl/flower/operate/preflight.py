@@ -22,7 +22,7 @@ from typing import Literal
 
 from playerfl.errors import PlayerflError
 from playerfl.flower.operate.certificates import expiry, expiry_warnings
-from playerfl.flower.operate.keys import fingerprint_of
+from playerfl.flower.operate.keys import fingerprint_of_site
 from playerfl.flower.operate.launch import ServerHome, program
 from playerfl.flower.operate.processes import LOOPBACK, listens
 from playerfl.flower.operate.register import KeyRegister
@@ -112,9 +112,7 @@ def check_site(
 ) -> Iterator[Check]:
     """A site: its key, its directory, its policy, its data, and the connection to the server."""
     try:
-        public = key.with_suffix(".pub")
-        shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub file next to it)"
-        yield Check("key", "ok", f"{key}, fingerprint {shown}")
+        yield Check("key", "ok", f"{key}, fingerprint {fingerprint_of_site(key)}")
         yield from _private(key, "key")
     except (OSError, ValueError) as problem:
         yield Check("key", "failure", f"{key} cannot be used: {problem}")

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from playerfl.errors import PlayerflError
+from playerfl.errors import ConfigError, PlayerflError
 
 LOOPBACK = "127.0.0.1"
 _STOP_SECONDS = 20.0
@@ -170,6 +170,15 @@ def listens(host: str, port: int) -> bool:
     with suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
+
+
+def wait_until_free(port: int, seconds: float = 10.0) -> None:
+    """Waits for a server that is just ending; ConfigError if another one keeps the port."""
+    ends = time.monotonic() + seconds
+    while listens(LOOPBACK, port):
+        if time.monotonic() > ends:
+            raise ConfigError(f"port {port} is taken, perhaps by a server that runs already; choose another --port")
+        time.sleep(0.2)
 
 
 def wait_for_port(port: int, running: Running, seconds: float = 180.0) -> None:

@@ -11,7 +11,12 @@ from playerfl.errors import ConfigError
 from playerfl.flower.operate.launch import safe_environment
 from playerfl.flower.operate.processes import LOOPBACK
 from playerfl.flower.wire.envelopes import check_site
-from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
+from playerfl.storage.ownership import make_private
+
+# Not parsed here: that would cost the agent, which may be the same process, 12 MB.
+_PRIVATE_KEY, _CERTIFICATE = b"-----BEGIN OPENSSH PRIVATE KEY-----", b"-----BEGIN CERTIFICATE-----"
+_KINDS = {"key": "site's private key, NAME.key", "ca": "certificate, the server's ca.crt"}
 
 
 @dataclass(frozen=True)
@@ -30,22 +35,24 @@ class SiteNode:
 
     def check(self) -> None:
         check_site(self.name)
-        for file, what in ((self.key, "key"), (self.authority, "ca")):
+        for file, what, begins in ((self.key, "key", _PRIVATE_KEY), (self.authority, "ca", _CERTIFICATE)):
             if not file.is_file():
                 raise ConfigError(f"there is no file {file}; check --{what}")
             try:
-                file.open("rb").close()
+                found = file.read_bytes()
             except OSError as problem:
                 raise ConfigError(
                     f"{file} cannot be read by this user ({problem.strerror}); the key belongs to the user that runs "
                     "the node"
                 ) from problem
+            if begins not in found:
+                raise ConfigError(f"{file} is not a {_KINDS[what]}; check --{what}")
         if ":" not in self.server:
             raise ConfigError(f"--server must be NAME:PORT, as in fl.example.org:443, not {self.server!r}")
         for what, text in (("the path of the socket", str(self.agent.resolve())), ("--server", self.server)):
             if any(character in text for character in "\"'\\\n"):
                 raise ConfigError(f"{what} must not contain quotes or backslashes, but is {text}")
-        make_directory(self.home, secret=True)
+        make_private(self.home)
 
     def environment(self) -> dict[str, str]:
         # One pool of memory for all of the node's threads, and a fixed threshold: by default, the larger the messages

@@ -253,10 +253,17 @@ def _refused_values_of_scores(reply: Reply, job: Job) -> str | None:
 
 
 def _misplaced_score(reply: Reply, request: Request, job: Job) -> str | None:
-    """A score that the request did not ask for. In the tables it would take the place of another, or be one of a round
-    that the job does not have, and nobody could read its results."""
+    """A score that the request did not ask for, or one that is missing beside others. In the tables, the first would
+    take the place of another, or be one of a round that the job does not have; without the second, a site would have no
+    score in the round that is reported. Nobody could read the results."""
     places = scored(request, job.experiment.evaluation, finishes=job.algorithm.finishes)
     for stage, round_, split, metric, _ in reply.scores:
         if (stage, round_, split) not in places or (split == "train" and metric != "loss"):
             return f"it has a score for a round that was not asked for, or of another kind: {stage}/{round_}/{split}"
+    have_loss = {score[:3] for score in reply.scores if score.metric == "loss"}
+    # A method that trains no model of its own has no training loss.
+    missing = sorted(place for place in places - have_loss if place[2] != "train")
+    if reply.scores and missing:
+        stage, round_, split = missing[0]
+        return f"it has scores, but not the loss of {stage}/{round_}/{split}; a site shares all scores or none"
     return None

@@ -1,9 +1,16 @@
-"""Patience: how long the server waits for the pieces of one response. By itself, Flower waits two hours for a piece."""
+"""Patience: how long the server fetches the pieces of one response, and how many bytes. Flower waits two hours for one
+piece, and takes any size."""
 
 from __future__ import annotations
 
 import sys
-from functools import partial
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 LEAST_SECONDS = 60.0
 SLOWEST = 100_000
@@ -20,13 +27,40 @@ def piece_seconds(deadline: float, num_bytes: int) -> float:
     return min(deadline / 4, LEAST_SECONDS + num_bytes / SLOWEST)
 
 
-def limit_waiting(seconds: float) -> None:
-    """Makes Flower's grid give up on a response whose pieces do not arrive, so that its site is asked again.
+def most_response_bytes(num_bytes: int) -> int:
+    """The largest response of a site, for a model of so many bytes: masked, a number of two bytes takes eight.
 
-    A busy SuperLink loses pieces, and a dishonest site may announce some that it never sends. While it waits
-    for them, the server hears no other site.
+    >>> most_response_bytes(2**20) // 2**20
+    80
+    """
+    return 16 * num_bytes + 2**26
+
+
+def limit_pulling(seconds: float, most_bytes: int) -> None:
+    """Makes Flower's grid give up on a response that takes too long or is too large, so that its site is asked again.
+
+    A busy SuperLink loses pieces, and a dishonest site may announce some that it never sends, millions of them, or
+    more than fits into memory. While it fetches them, the server hears no other site.
     """
     grid = sys.modules.get(_GRID)
     pull = getattr(grid, "pull_objects", None)
-    if grid is not None and pull is not None:
-        grid.__dict__["pull_objects"] = partial(getattr(pull, "func", pull), max_time=seconds)
+    if grid is None or pull is None:
+        return
+    pull = getattr(pull, "__wrapped__", pull)
+
+    @wraps(pull)
+    def pulled(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:
+        ends, arrived, counting = time.monotonic() + max(seconds, LEAST_SECONDS), 0, threading.Lock()
+
+        def fetched(piece: str) -> bytes:
+            nonlocal arrived
+            content = pull_object_fn(piece)
+            with counting:
+                arrived += len(content)
+            if arrived > most_bytes or time.monotonic() > ends:
+                raise ObjectPullError(piece, f"the response has more than {most_bytes:,} bytes, or too many pieces")
+            return content
+
+        return pull(object_ids, fetched, max_time=seconds, **options)  # type: ignore[no-any-return]
+
+    grid.__dict__["pull_objects"] = pulled

@@ -20,7 +20,7 @@ from playerfl.flower.server.files import JobFiles
 from playerfl.flower.server.job import Job
 from playerfl.flower.server.job_status import STOP, UNDER_WAY, stop_requested, stopped_state
 from playerfl.flower.server.messenger import Grid, Missing, StoppedJobError
-from playerfl.flower.server.patience import limit_waiting, piece_seconds
+from playerfl.flower.server.patience import limit_pulling, most_response_bytes, piece_seconds
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport, Participation
 from playerfl.runs.api import limited_threads
@@ -58,7 +58,8 @@ def run_job(
         files.confirm_finished()
         say(f"job {deployment.job} is already finished; see {files.path}")
         return
-    limit_waiting(piece_seconds(deployment.deadline, num_bytes(job.initial)))
+    size = num_bytes(job.initial)
+    limit_pulling(piece_seconds(deployment.deadline, size), most_response_bytes(size))
     state = JobState()
     recorder = _Recorder(job, files, state, say, clock, clock(), TimeLeft(job.experiment.rounds, clock))
     transport = FlowerTransport(

@@ -70,12 +70,27 @@ def _leaving(algorithm: Algorithm, contract: Contract) -> str:
     if cut is None:
         return (
             f"the first of {some(names, 6)}. The server decides once, after a measurement, how many; "
-            f"approve with --most-layers to set a limit{_kept_back(contract, names)}"
+            f"approve with --most-layers to set a limit{_kept_back(contract, names)}{_also_used(contract, [])}"
         )
     if cut == 0:
         return "none"
     private = f"; private: {some(names[cut:], 6)}" if names[cut:] else "; NONE is private"
-    return f"{some(names[:cut], 6)}{private}{_kept_back(contract, names[:cut])}"
+    return f"{some(names[:cut], 6)}{private}{_kept_back(contract, names[:cut])}{_also_used(contract, names[cut:])}"
+
+
+def _also_used(contract: Contract, private: list[str]) -> str:
+    """Tensors of shared layers that private ones use too; all that several layers use, if nothing is private yet."""
+    owner = {entry: layer for layer, entries in contract.layers.items() for entry in entries}
+    users = {
+        entry: [layer for layer in layers if layer != owner[entry] and (not private or layer in private)]
+        for entry, layers in contract.tied.items()
+        if owner[entry] not in private and entry not in contract.kept_back
+    }
+    return "".join(
+        f"; {entry} leaves with {owner[entry]}, although it is part of {' and '.join(others)}, too"
+        for entry, others in users.items()
+        if others
+    )
 
 
 def _kept_back(contract: Contract, layers: list[str]) -> str:

@@ -151,7 +151,8 @@ class Pinned:
         """
         travelling = self._downloaded()
         uploads = self._uploads(cut)
-        common = travelling if uploads is None else uploads.entries(self.layers, self.initial)
+        # Until the cut is known, any layer may turn out to be private.
+        common = {} if uploads is None else uploads.entries(self.layers, self.initial)
         for name, tensor in download.weights.items():
             wanted = travelling.get(name)
             if wanted is None:

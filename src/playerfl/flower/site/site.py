@@ -166,6 +166,7 @@ class Site:
             len(workspace.setup.sites[self.name].train),
             cut=cut,
             kept_back=sorted(pinned.kept_back()),
+            tied={entry: list(users) for entry, users in pinned.layers.tied.items()},
             numbers_at_start=dict(pinned.numbers_at_start()),
             numbers_per_round=dict(pinned.numbers_per_round()),
         )

@@ -79,6 +79,8 @@ class Contract:
     """How many layers are shared; None until the server has said so."""
     kept_back: list[str] = field(default_factory=list)
     """Entries that stay here even if their layer is shared: what is frozen, and what the algorithm keeps."""
+    tied: dict[str, list[str]] = field(default_factory=dict)
+    """Entries that more than one layer uses, with those layers."""
     answers: dict[str, Answered] = field(default_factory=dict)
     """By round and verb, as in "3:fit"."""
     questions: dict[str, str] = field(default_factory=dict)
@@ -98,6 +100,10 @@ class Contract:
     def begin(cls, envelope: Envelope, layers: Mapping[str, tuple[str, ...]], rows: int, **known: Any) -> Contract:
         entries = {layer: list(members) for layer, members in layers.items()}
         return cls(Terms.of(envelope), _now(), entries, rows, **known)
+
+    def used_by(self, layer: str) -> set[str]:
+        """The entries that a layer uses, also those that count as another layer's."""
+        return {*self.layers.get(layer, ()), *(entry for entry, users in self.tied.items() if layer in users)}
 
     @property
     def privacy(self) -> Privacy:
