@@ -14,7 +14,7 @@ import pytest
 from test_page_in_browser import collected, profiles
 
 from browser import Opened
-from made_up_runs import constant, made_up
+from made_up_runs import SITES, constant, made_up
 from playerfl.algorithms import ALGORITHMS
 from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.report import build_report
@@ -359,6 +359,42 @@ def test_cut_names_still_differ(browser: Any, tmp_path_factory: pytest.TempPathF
         assert len({text for text in gains if text.startswith("Univ")}) == 3
         boxes = page.run("[...document.querySelectorAll('#profile-chart rect + text')].map(text => text.textContent)")
         assert len(set(boxes)) == 12
+
+
+def test_names_that_differ_in_between_still_differ(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    sites = tuple(f"University Hospital of Schleswig-Holstein, {place}, Medicine I" for place in ("Kiel", "Lübeck"))
+    runs = [
+        made_up(name, sites=sites, options={"rule": "fixed", "fixed_cut": cut} if cut else {})
+        for name, cut in (("local", 0), ("fedavg", 0), ("player_fl", 1), ("player_fl", 2))
+    ]
+    for width in (1400, 390):
+        page = Opened(browser, _written(tmp_path_factory, runs), width=width)
+        for chart, names in (("methods", 4), ("gains", 2)):
+            drawn = page.page.locator(f"#{chart}-chart text[text-anchor=end]:not([font-weight])").all_text_contents()
+            assert len({text for text in drawn if not text.endswith("→")}) == names
+        page.page.close()
+
+
+def test_the_strip_names_its_method_and_says_where_sensitivity_falls(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    falling = {site: [20.0, 0.3, 1.0] for site in SITES}
+    fixed = made_up("player_fl_ditto", options={"rule": "fixed", "fixed_cut": 1}, scores_of_layers=falling)
+    page = Opened(browser, _written(tmp_path_factory, [fixed]), width=1400)
+    assert page.text("#cut-finding") == "PLayer-FL + Ditto: conv1 is shared; conv2 and fc stay private"
+    assert "falls × 0.015" in page.text("#profile-chart")
+    assert "it falls × 0.015" in str(page.page.locator("#profile-chart svg").get_attribute("aria-label"))
+    line = "document.querySelector('#profile-chart [stroke-dasharray=\"6 4\"]').x1.baseVal.value"
+    label = "[...document.querySelectorAll('#profile-chart text')].find(text => text.textContent.startsWith('falls'))"
+    x, wide = page.run(f"(() => {{ const box = {label}.getBBox(); return [box.x, box.width]; }})()")
+    assert not x < page.run(line) < x + wide
+
+
+def test_long_settings_do_not_stretch_a_row(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    options = {f"setting_{number}": number / 7 for number in range(8)}
+    page = Opened(browser, _written(tmp_path_factory, [made_up(options=options)]), width=390).unfold()
+    heights = page.run("[...document.querySelectorAll('table[data-name=runs] tbody tr')].map(row => row.offsetHeight)")
+    assert max(heights) < 280
 
 
 def test_no_line_ends_between_a_number_and_its_unit(browser: Any, usual: Path) -> None:

@@ -65,7 +65,7 @@ def _labels(
     name_of: Callable[[RunResult], str],
     settings_of: Callable[[RunResult], Mapping[str, Hashable]],
 ) -> list[str]:
-    """A name for each result; results of the same name that differ in settings get those settings added."""
+    """A name for each result; results of the same name that differ in settings get those of them added that are set."""
     groups: dict[str, list[Mapping[str, Hashable]]] = {}
     named = [(name_of(result), settings_of(result)) for result in results]
     for name, settings in named:
@@ -80,7 +80,8 @@ def _labels(
     }
     labels = []
     for name, settings in named:
-        extra = ", ".join(f"{key.rpartition('.')[2]}={_plain(settings.get(key))}" for key in varying[name])
+        given = [(key, settings[key]) for key in varying[name] if settings.get(key) is not None]
+        extra = ", ".join(f"{key.rpartition('.')[2]}={_plain(value)}" for key, value in given)
         labels.append(f"{name} ({extra})" if extra else name)
     return labels
 

@@ -107,7 +107,7 @@ function describeCut(scores, sites, cut) {
   const sent = scores.sendsPrivate ? total : shared;
   const part = shared < total && shared / total > 0.9995 ? "> 99.9" : ((100 * shared) / total).toFixed(1);
   const where = Object.keys(data.sites).length > 1 ? ` on ${$("pick-task").value}` : "";
-  $("cut-finding").textContent = `PLayer-FL${where}: ${cutFinding(scores.layers, cut)}`;
+  $("cut-finding").textContent = `${scores.algorithm}${where}: ${cutFinding(scores.layers, cut)}`;
   $("cut-said").textContent =
     `Shared layers hold ${part} % of the parameters${scores.sendsPrivate ? ", but private_pull sends the rest too" : ""}: ` +
     `${size(scores.bytes * sent)} up and as much down per site and round, ` +
@@ -172,12 +172,16 @@ function drawProfile(scores, run, together, cut, jump) {
   lineChart($("profile-chart"), {
     series, xLabel: "layer", xTitle: "", yLabel: `${what} (first layer = 1)`, log: true, format: short, tickFormat: powerOfTen,
     xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
-    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it rises ${short(jump)} times` : ""}.`,
-    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, `rises × ${short(jump)}`)] : [])],
+    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it ${change(jump)}` : ""}.`,
+    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, change(jump))] : [])],
   });
 }
-// Above the points of the shared layers, which are low where there is a jump.
-const jumpText = (x, box, text) => axisText({ x: Math.max(x - 6, box.left + 7 * text.length), y: box.top + 12, "text-anchor": "end", "font-weight": 600 }, text);
+const change = (ratio) => `${ratio < 1 ? "falls" : "rises"} × ${short(ratio)}`;
+// Above the points of the shared layers, which are low where there is a jump, if there is room beside the line.
+function jumpText(x, box, text) {
+  const fits = x - box.left > 7 * text.length + 6;
+  return axisText({ x: x + (fits ? -6 : 6), y: box.top + 12, "text-anchor": fits ? "end" : "start", "font-weight": 600 }, text);
+}
 const cutLine = (x, box) => el("line", { x1: x, x2: x, y1: box.top, y2: box.height - box.bottom + 34, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "6 4" });
 // The layers as boxes from input to output, below the points of the chart.
 function strip(layers, cut, px, top) {

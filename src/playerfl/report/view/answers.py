@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from playerfl.report.compute.grid import Splits
@@ -29,6 +30,7 @@ from playerfl.report.view.multiverse import finding
 from playerfl.wording import counted
 
 _NAMED_SITES = 5
+_NAMED_LAYERS = 6
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) 
     name = small(table.declared.title)
     if len(cells) == 1:
         ((only, cell),) = cells.items()
-        value = f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.declared)}"
+        once = ", once" if cell.runs == 1 else ""
+        value = f"On {task}, only {only} has been run{once}: {name} {with_unit(cell.value, table.declared)}"
         return f"{value}{f' ({over})' if (over := _interval(cell, table)) else ''}."
     best = [label for label, cell in cells.items() if cell.best]
     if not best:
@@ -172,7 +175,7 @@ def _gains(report: Report) -> list[str]:
         worse = sum(row.harmed for row in everyone)
         sentences.append(
             f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
-            f"training alone and {worse} worse off."
+            f"training alone, {worse} worse off and {len(everyone) - better - worse} the same."
         )
     if len(tables) == 1:
         # Readers who ask about harm also ask about the method they would choose.
@@ -230,11 +233,9 @@ def _layers(report: Report) -> list[str]:
         cut, runs = Counter(scores.cuts.values()).most_common(1)[0]
         total = len(scores.cuts)
         sent = share(sum(scores.parameters[:cut]) / sum(scores.parameters))
-        private = scores.layers[cut:]
-        sentence = (
-            f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
-        )
-        sentence += f" and keeps {listed(private)} private" if private else ", the whole model"
+        shared, private = scores.layers[:cut], scores.layers[cut:]
+        sentence = f"On {scores.task}, {scores.algorithm} shares {_layer_names(shared)} ({sent} of the parameters)"
+        sentence += f" and keeps {_layer_names(private)} private" if private else ", the whole model"
         if private and scores.sends_private:
             sentence += ", but sites send the private layers too, because private_pull is above 0"
         sentence += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
@@ -243,6 +244,10 @@ def _layers(report: Report) -> list[str]:
             sentence += f". The paper cuts after layer {printed}"
         sentences.append(sentence + ".")
     return sentences
+
+
+def _layer_names(names: Sequence[str]) -> str:
+    return listed(names) if len(names) <= _NAMED_LAYERS else f"{len(names)} layers from {names[0]} to {names[-1]}"
 
 
 def protocol_sentences(report: Report) -> list[str]:
