@@ -119,6 +119,12 @@ def test_a_planned_run_waits_and_a_broken_one_does_not_end_the_page(finished: Pa
     (home / "local" / "experiment.toml").write_text("task = ")
     states = [entry.state for entry in Watcher(home).look().entries]
     assert states == ["waiting", "waiting"]
+    shutil.copy(finished / "two" / "local" / "experiment.toml", home / "local" / "experiment.toml")
+    with (home / "local" / "scores.csv").open("a") as scores:
+        scores.write("9" * 200_000)
+    assert [entry.words for entry in Watcher(home).look().entries] == ["not started", "not readable yet"]
+    (home / "local" / "experiment.toml").write_text("algorithm = { name = 3 }")
+    assert len(Watcher(home).look().entries) == 2
     assert Watcher(tmp_path / "nothing yet").look().headline == "Waiting for the first run."
 
 

@@ -198,7 +198,7 @@ function strip(layers, cut, px, top) {
   // The longest of these texts that fits below its layers.
   const half = (texts, from, to) => {
     const [middle, wide] = [(px(from + 0.5) + px(to + 0.5)) / 2, px(to + 0.5) - px(from + 0.5)];
-    const text = texts.find((one) => one.length * 6.8 < wide) ?? texts[texts.length - 1];
+    const text = texts.find((one) => one.length * 6.8 + 12 < wide) ?? texts[texts.length - 1];
     const room = text.length * 3.4;
     return axisText({ x: Math.max(px(0.5) + room, Math.min(px(layers.length + 0.5) - room, middle)), y: top + 40, "text-anchor": "middle", "font-weight": 600 }, text);
   };
