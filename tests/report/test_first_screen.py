@@ -192,6 +192,14 @@ def test_of_several_variants_the_one_that_measures_its_cut_is_shown() -> None:
     assert payload(report)["whatIf"]["digits"]["algorithm"] == own
 
 
+def test_only_tasks_with_the_metric_are_counted() -> None:
+    mae = constant(loss=0.5, mae=2.0)
+    runs = [made_up(name, task=task) for name in ("local", "player_fl") for task in ("digits", "heart")]
+    other = [made_up(name, task="stay", score=mae) for name in ("local", "player_fl")]
+    assert "Of 6 sites on 2 tasks, PLayer-FL leaves 0 better off" in sentences(report_of(*runs, *other))
+    assert " on 2 tasks" not in sentences(report_of(*runs[::2], *other))
+
+
 def test_many_layers_are_summed_up() -> None:
     layers = {f"block-{number}": 100 for number in range(30)}
     measured = {site: [1.0] * 20 + [20.0] * 10 for site in SITES}

@@ -336,6 +336,33 @@ def test_runs_of_different_methods_on_different_tasks_are_drawn(
     assert page.complaints == []
 
 
+def test_tasks_with_metrics_of_their_own_are_drawn(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    runs = [made_up(name, task="digits") for name in ("local", "player_fl")]
+    runs += [made_up(name, task="stay", score=constant(loss=0.5, mae=2.0)) for name in ("local", "player_fl")]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    page.page.select_option("#pick-task", "stay")
+    assert page.page.input_value("#pick-metric") == "mae"
+    assert "On stay" in page.text("#methods-finding")
+    page.page.select_option("#pick-metric", "f1")
+    assert page.page.input_value("#pick-task") == "digits"
+    assert "On digits" in page.text("#methods-finding")
+    page.page.select_option("#pick-metric", "loss")
+    page.page.select_option("#pick-task", "stay")
+    assert page.page.input_value("#pick-metric") == "loss"
+    assert page.complaints == []
+
+
+def test_a_method_without_runs_on_the_task_leaves_no_caption(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    runs = [made_up("player_fl", task="digits"), made_up("fedavg", task="heart")]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    page.page.select_option("#pick-algorithm", "PLayer-FL")
+    page.page.select_option("#pick-task", "heart")
+    assert page.text("#gains-finding") == "There are no runs of PLayer-FL on heart with this metric."
+    assert page.text("#gains-caption") == ""
+
+
 def test_names_stay_in_the_diagram_of_ranks_on_a_phone(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     names = ("local", "fedavg", "player_fl", "player_fl_fedprox", "player_fl_fedrep", "mine.py:AVeryLongNameOfAMethod")
     runs = [made_up(name, seed) for name in names for seed in range(3)]

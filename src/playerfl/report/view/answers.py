@@ -168,8 +168,9 @@ def _gains(report: Report) -> list[str]:
         return []
     sentences = []
     tasks = [task for task in grid.tasks if task not in report.not_learnt]
-    tables = [report.site_table(task, subject, report.metric) for task in tasks]
-    everyone = [row for table in tables if table for row in table.rows if row.to_local]
+    # A task may be without this metric.
+    tables = [table for task in tasks if (table := report.site_table(task, subject, report.metric))]
+    everyone = [row for table in tables for row in table.rows if row.to_local]
     if len(tables) > 1 and everyone and not grid.tasks_overlap:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
         worse = sum(row.harmed for row in everyone)
@@ -180,10 +181,11 @@ def _gains(report: Report) -> list[str]:
     if len(tables) == 1:
         # Readers who ask about harm also ask about the method they would choose.
         scores = next(t for t in report.tables if (t.kind, t.metric) == ("score", report.metric))
-        best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (tasks[0], True)]
+        only = tables[0].task
+        best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (only, True)]
         best = [name for name in best if name != subject]
-        tables += [report.site_table(tasks[0], name, report.metric) for name in best[:1]]
-    return sentences + [_gains_on(report, table) for table in tables if table and table.rows and table.rows[0].to_local]
+        tables += [table for name in best[:1] if (table := report.site_table(only, name, report.metric))]
+    return sentences + [_gains_on(report, table) for table in tables if table.rows and table.rows[0].to_local]
 
 
 def _gains_on(report: Report, table: SiteTable) -> str:
