@@ -417,6 +417,14 @@ def test_the_strip_names_its_method_and_says_where_sensitivity_falls(
     assert not x < page.run(line) < x + wide
 
 
+def test_another_threshold_does_not_change_what_the_runs_did(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400)
+    assert "3 of 3 runs cut here." in page.text("#cut-sure")
+    page.page.fill("#threshold-number", "10000")
+    assert "3 of 3 runs would cut here." in page.text("#cut-sure")
+    assert "The run itself cut after 2 layers." in page.text("#cut-sure")
+
+
 def test_long_settings_do_not_stretch_a_row(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     options = {f"setting_{number}": number / 7 for number in range(8)}
     page = Opened(browser, _written(tmp_path_factory, [made_up(options=options)]), width=390).unfold()

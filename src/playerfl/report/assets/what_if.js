@@ -126,6 +126,8 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const together = run.combined[`${normalise} ${reduce}`];
   const same = (sets) => sets.filter((steps) => cutOf(steps, settings, scores.layers.length) === cut).length;
   const runs = Object.values(scores.runs).map((other) => other.combined[`${normalise} ${reduce}`].steps);
+  const cuts = runs.map((steps) => cutOf(steps, settings, scores.layers.length));
+  const asRun = Object.keys(scores.runs).every((other, i) => scores.cuts[other] === undefined || scores.cuts[other] === cuts[i]);
   const free = settings.rule !== "fixed";
   const clear = transition(together.steps, settings) !== null;
   const range = thresholdRange(together.steps, settings);
@@ -138,7 +140,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const sure = [
     settings.rule === "layer_ratio" && clear ? `The cut is before the first layer that is more than ${short(settings.threshold)} times as sensitive as the one before.` : null,
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
-    free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
+    free && runs.length > 1 ? `${cuts.filter((one) => one === cut).length} of ${runs.length} runs ${asRun ? "cut" : "would cut"} here.` : null,
     free && run.alone.length > 1 ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
     range ? `Any threshold${thresholds(range)} gives this cut.` : null,
     scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
