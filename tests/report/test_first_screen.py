@@ -196,7 +196,8 @@ def test_only_tasks_with_the_metric_are_counted() -> None:
     mae = constant(loss=0.5, mae=2.0)
     runs = [made_up(name, task=task) for name in ("local", "player_fl") for task in ("digits", "heart")]
     other = [made_up(name, task="stay", score=mae) for name in ("local", "player_fl")]
-    assert "Of 6 sites on 2 tasks, PLayer-FL leaves 0 better off" in sentences(report_of(*runs, *other))
+    said = sentences(report_of(*runs, *other))
+    assert "Of 6 sites on 2 tasks, PLayer-FL leaves 0 better off than training alone and 6 worse off." in said
     assert " on 2 tasks" not in sentences(report_of(*runs[::2], *other))
 
 

@@ -174,9 +174,11 @@ def _gains(report: Report) -> list[str]:
     if len(tables) > 1 and everyone and not grid.tasks_overlap:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
         worse = sum(row.harmed for row in everyone)
+        even = len(everyone) - better - worse
+        counts = [f"{better} better off than training alone", f"{worse} worse off"]
+        counts += [f"{even} the same"] if even else []
         sentences.append(
-            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
-            f"training alone, {worse} worse off and {len(everyone) - better - worse} the same."
+            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {listed(counts)}."
         )
     if len(tables) == 1:
         # Readers who ask about harm also ask about the method they would choose.
