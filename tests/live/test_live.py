@@ -285,13 +285,14 @@ def test_nothing_is_opened_unless_asked(tmp_path: Path, monkeypatch: pytest.Monk
     assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
 
 
-def test_a_sites_part_in_a_job_is_not_a_run(finished: Path, tmp_path: Path) -> None:
-    """In a rehearsal, the page said of every site that it had stopped, and how to continue it as a run."""
+@pytest.mark.parametrize("file", ["contract.json", "model.json"])
+def test_a_sites_part_in_a_job_and_an_exported_model_are_no_runs(finished: Path, tmp_path: Path, file: str) -> None:
+    """The page said of every site of a rehearsal, and of every model, that it had stopped, and how to continue it."""
     shutil.copytree(finished / "two" / "local", tmp_path / "server" / "jobs" / "demo")
     state = tmp_path / "north" / "state" / "demo"
     state.mkdir(parents=True)
     shutil.copy(finished / "two" / "local" / "experiment.toml", state)
-    (state / "contract.json").write_text("{}")
+    (state / file).write_text("{}")
     (entry,) = Watcher(tmp_path).look().entries
     assert entry.state == "finished"
     said = playerfl("report", tmp_path, "--out", tmp_path / "page.html", cwd=tmp_path)

@@ -196,9 +196,18 @@ def test_only_tasks_with_the_metric_are_counted() -> None:
     mae = constant(loss=0.5, mae=2.0)
     runs = [made_up(name, task=task) for name in ("local", "player_fl") for task in ("digits", "heart")]
     other = [made_up(name, task="stay", score=mae) for name in ("local", "player_fl")]
+    other.append(made_up(task="without-local"))
     said = sentences(report_of(*runs, *other))
     assert "Of 6 sites on 2 tasks, PLayer-FL leaves 0 better off than training alone and 6 worse off." in said
     assert " on 2 tasks" not in sentences(report_of(*runs[::2], *other))
+
+
+def test_a_site_without_a_score_is_not_the_same_as_alone() -> None:
+    def scores(own: float) -> Any:
+        return lambda site, _: {"loss": 0.5, "auroc": math.nan if site == 2 else own}
+
+    report = report_of(made_up("local", score=scores(0.6)), made_up(score=scores(0.7)), metric="auroc")
+    assert "gives 2 of 2 sites a better AUROC than training alone." in sentences(report)
 
 
 def test_many_layers_are_summed_up() -> None:

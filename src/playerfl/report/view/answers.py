@@ -168,10 +168,11 @@ def _gains(report: Report) -> list[str]:
         return []
     sentences = []
     tasks = [task for task in grid.tasks if task not in report.not_learnt]
-    # A task may be without this metric.
-    tables = [table for task in tasks if (table := report.site_table(task, subject, report.metric))]
+    # A task may be without this metric, or without runs of the baseline.
+    every = [table for task in tasks if (table := report.site_table(task, subject, report.metric))]
+    tables = [table for table in every if any(row.to_local for row in table.rows)]
     everyone = [row for table in tables for row in table.rows if row.to_local]
-    if len(tables) > 1 and everyone and not grid.tasks_overlap:
+    if len(tables) > 1 and not grid.tasks_overlap:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
         worse = sum(row.harmed for row in everyone)
         even = len(everyone) - better - worse
@@ -187,7 +188,7 @@ def _gains(report: Report) -> list[str]:
         best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (only, True)]
         best = [name for name in best if name != subject]
         tables += [table for name in best[:1] if (table := report.site_table(only, name, report.metric))]
-    return sentences + [_gains_on(report, table) for table in tables if table.rows and table.rows[0].to_local]
+    return sentences + [_gains_on(report, table) for table in tables]
 
 
 def _gains_on(report: Report, table: SiteTable) -> str:
@@ -195,8 +196,9 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     harmed = [row for row in table.rows if row.harmed]
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
     by_rows = [row for row in table.rows if row.to_local and row.to_local.beyond_rows]
-    even = len(table.rows) - len(gains) - len(harmed)
-    sentence = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
+    compared = sum(row.to_local is not None for row in table.rows)
+    even = compared - len(gains) - len(harmed)
+    sentence = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(compared, 'site')} a better "
     sentence += f"{small(table.declared.title)} than training alone"
     sentence += f" and {even} the same" if even else ""
     if harmed:
