@@ -72,6 +72,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """The empty corner of a table is not a heading."""
+    return html.replace("<th></th>", "<td></td>")
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Names the search, which the theme leaves without a name for screen readers."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
+
+
 def _as_page(file: Path) -> str:
     """A file in the root as a page, with its links to docs/ and to other root files adjusted."""
     text = file.read_text(encoding="utf-8").replace("](docs/", "](")

@@ -56,6 +56,26 @@ def test_the_reference_links_names_and_has_examples(site: Path) -> None:
     assert "&gt;&gt;&gt; " in reference
 
 
+# The theme's own script makes these: a box around each wide table, and one around each button that copies.
+_OF_THE_THEME = {"scrollable-region-focusable", "landmark-unique"}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_can_be_read_by_everybody(site: Path, browser: Any, scheme: Any) -> None:
+    """Links and comments in code were too faint, and the search had no name."""
+    axe = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install 'playerfl[dev]'")
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    for page in ("index", "commands", "which-layers", "reference/api"):
+        opened = Opened(browser, "about:blank", width=1400)
+        opened.page.emulate_media(color_scheme=scheme)
+        opened.page.goto((site / f"{page}.html").as_uri())
+        violations = opened.run(f"() => {{ {script}; return axe.run().then(r => r.violations); }}")
+        found = {v["id"]: [node["target"] for node in v["nodes"]][:3] for v in violations}
+        assert {name: nodes for name, nodes in found.items() if name not in _OF_THE_THEME} == {}
+        opened.page.close()
+
+
 @pytest.mark.system
 def test_the_site_works_from_disk_search_included(site: Path, browser: Any) -> None:
     """Links led to listings of folders, and the search was hidden, unless a server was started."""

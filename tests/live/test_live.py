@@ -119,6 +119,12 @@ def test_a_planned_run_waits_and_a_broken_one_does_not_end_the_page(finished: Pa
     (home / "local" / "experiment.toml").write_text("task = ")
     states = [entry.state for entry in Watcher(home).look().entries]
     assert states == ["waiting", "waiting"]
+    shutil.copy(finished / "two" / "local" / "experiment.toml", home / "local" / "experiment.toml")
+    with (home / "local" / "scores.csv").open("a") as scores:
+        scores.write("9" * 200_000)
+    assert [entry.words for entry in Watcher(home).look().entries] == ["not started", "not readable yet"]
+    (home / "local" / "experiment.toml").write_text("algorithm = { name = 3 }")
+    assert len(Watcher(home).look().entries) == 2
     assert Watcher(tmp_path / "nothing yet").look().headline == "Waiting for the first run."
 
 
@@ -279,13 +285,14 @@ def test_nothing_is_opened_unless_asked(tmp_path: Path, monkeypatch: pytest.Monk
     assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
 
 
-def test_a_sites_part_in_a_job_is_not_a_run(finished: Path, tmp_path: Path) -> None:
-    """In a rehearsal, the page said of every site that it had stopped, and how to continue it as a run."""
+@pytest.mark.parametrize("file", ["contract.json", "model.json"])
+def test_a_sites_part_in_a_job_and_an_exported_model_are_no_runs(finished: Path, tmp_path: Path, file: str) -> None:
+    """The page said of every site of a rehearsal, and of every model, that it had stopped, and how to continue it."""
     shutil.copytree(finished / "two" / "local", tmp_path / "server" / "jobs" / "demo")
     state = tmp_path / "north" / "state" / "demo"
     state.mkdir(parents=True)
     shutil.copy(finished / "two" / "local" / "experiment.toml", state)
-    (state / "contract.json").write_text("{}")
+    (state / file).write_text("{}")
     (entry,) = Watcher(tmp_path).look().entries
     assert entry.state == "finished"
     said = playerfl("report", tmp_path, "--out", tmp_path / "page.html", cwd=tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from made_up_runs import by_site, constant, made_up, report_of
+from made_up_runs import SITES, by_site, constant, made_up, report_of, sentences
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import friedman
 from playerfl.report.view.answers import best_on, verdict
@@ -89,7 +89,7 @@ def test_rivals_within_noise_are_named_or_counted() -> None:
 
 def test_a_single_method_has_no_rivals_and_its_sites_show_their_scores() -> None:
     report = report_of(*runs({"player_fl": (0.8, 0.7, 0.4)}))
-    assert answer(report) == "On digits, only PLayer-FL has been run: macro-F1 56.7 %."
+    assert answer(report) == "On digits, only PLayer-FL has been run, once: macro-F1 56.7 %."
     assert findings(report)[1] == "PLayer-FL: west has the worst macro-F1"
     drawn = payload(report)["siteTables"]["digits"]["PLayer-FL"]["f1"]
     assert not drawn["compared"]
@@ -170,6 +170,53 @@ def test_equal_scores_have_no_winner() -> None:
     assert answer(report) == "On digits, all 3 methods have the same macro-F1: 50.4 %."
 
 
+# Variants that set different things, as in a study of fixed cuts beside the rule.
+VARIANTS = (
+    {"rule": "fixed", "fixed_cut": 1, "threshold": None},
+    {"rule": "fixed", "fixed_cut": 2, "threshold": None},
+    {"rule": "layer_ratio", "fixed_cut": None, "threshold": 3.5},
+)
+
+
+def test_of_several_variants_the_one_that_measures_its_cut_is_shown() -> None:
+    measured = {site: [1.0, 0.3, 20.0] for site in SITES}
+    report = report_of(made_up("local"), *(made_up(options=options, scores_of_layers=measured) for options in VARIANTS))
+    # Settings that a variant does not set are not in its name.
+    own = "PLayer-FL (rule=layer_ratio, threshold=3.5)"
+    assert report.grid.algorithms[1:] == [
+        "PLayer-FL (fixed_cut=1, rule=fixed)",
+        "PLayer-FL (fixed_cut=2, rule=fixed)",
+        own,
+    ]
+    assert (report.subject, report.layer_scores[0].algorithm) == (own, own)
+    assert payload(report)["whatIf"]["digits"]["algorithm"] == own
+
+
+def test_only_tasks_with_the_metric_are_counted() -> None:
+    mae = constant(loss=0.5, mae=2.0)
+    runs = [made_up(name, task=task) for name in ("local", "player_fl") for task in ("digits", "heart")]
+    other = [made_up(name, task="stay", score=mae) for name in ("local", "player_fl")]
+    other.append(made_up(task="without-local"))
+    said = sentences(report_of(*runs, *other))
+    assert "Of 6 sites on 2 tasks, PLayer-FL leaves 0 better off than training alone and 6 worse off." in said
+    assert " on 2 tasks" not in sentences(report_of(*runs[::2], *other))
+
+
+def test_a_site_without_a_score_is_not_the_same_as_alone() -> None:
+    def scores(own: float) -> Any:
+        return lambda site, _: {"loss": 0.5, "auroc": math.nan if site == 2 else own}
+
+    report = report_of(made_up("local", score=scores(0.6)), made_up(score=scores(0.7)), metric="auroc")
+    assert "gives 2 of 2 sites a better AUROC than training alone." in sentences(report)
+
+
+def test_many_layers_are_summed_up() -> None:
+    layers = {f"block-{number}": 100 for number in range(30)}
+    measured = {site: [1.0] * 20 + [20.0] * 10 for site in SITES}
+    said = sentences(report_of(made_up(layers=layers, scores_of_layers=measured)))
+    assert "shares 20 layers from block-0 to block-19 (66.7 % of the parameters) and keeps 10 layers from " in said
+
+
 def test_long_names_of_sites_do_not_fill_the_title() -> None:
     sites = ("n" * 80, "south", "west")
     report = report_of(*runs({"local": (0.5, 0.5, 0.5), "player_fl": (0.4, 0.6, 0.6)}, sites=sites))
@@ -211,7 +258,8 @@ def test_a_single_run_tells_how_sure_its_score_is() -> None:
     cells = {place: replace(cell, rows=(0.3, 0.9)) for place, cell in table.cells.items()}
     said = best_on(report, replace(table, cells=cells), "digits")
     assert (
-        said == "On digits, only PLayer-FL has been run: macro-F1 56.7 % (95 % interval over test rows: 30.0 to 90.0)."
+        said
+        == "On digits, only PLayer-FL has been run, once: macro-F1 56.7 % (95 % interval over test rows: 30.0 to 90.0)."
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from test_page_in_browser import collected, profiles
 
 from browser import Opened
-from made_up_runs import constant, made_up
+from made_up_runs import SITES, constant, made_up
 from playerfl.algorithms import ALGORITHMS
 from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.report import build_report
@@ -336,6 +336,33 @@ def test_runs_of_different_methods_on_different_tasks_are_drawn(
     assert page.complaints == []
 
 
+def test_tasks_with_metrics_of_their_own_are_drawn(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    runs = [made_up(name, task="digits") for name in ("local", "player_fl")]
+    runs += [made_up(name, task="stay", score=constant(loss=0.5, mae=2.0)) for name in ("local", "player_fl")]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    page.page.select_option("#pick-task", "stay")
+    assert page.page.input_value("#pick-metric") == "mae"
+    assert "On stay" in page.text("#methods-finding")
+    page.page.select_option("#pick-metric", "f1")
+    assert page.page.input_value("#pick-task") == "digits"
+    assert "On digits" in page.text("#methods-finding")
+    page.page.select_option("#pick-metric", "loss")
+    page.page.select_option("#pick-task", "stay")
+    assert page.page.input_value("#pick-metric") == "loss"
+    assert page.complaints == []
+
+
+def test_a_method_without_runs_on_the_task_leaves_no_caption(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    runs = [made_up("player_fl", task="digits"), made_up("fedavg", task="heart")]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    page.page.select_option("#pick-algorithm", "PLayer-FL")
+    page.page.select_option("#pick-task", "heart")
+    assert page.text("#gains-finding") == "There are no runs of PLayer-FL on heart with this metric."
+    assert page.text("#gains-caption") == ""
+
+
 def test_names_stay_in_the_diagram_of_ranks_on_a_phone(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     names = ("local", "fedavg", "player_fl", "player_fl_fedprox", "player_fl_fedrep", "mine.py:AVeryLongNameOfAMethod")
     runs = [made_up(name, seed) for name in names for seed in range(3)]
@@ -359,6 +386,50 @@ def test_cut_names_still_differ(browser: Any, tmp_path_factory: pytest.TempPathF
         assert len({text for text in gains if text.startswith("Univ")}) == 3
         boxes = page.run("[...document.querySelectorAll('#profile-chart rect + text')].map(text => text.textContent)")
         assert len(set(boxes)) == 12
+
+
+def test_names_that_differ_in_between_still_differ(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    sites = tuple(f"University Hospital of Schleswig-Holstein, {place}, Medicine I" for place in ("Kiel", "Lübeck"))
+    runs = [
+        made_up(name, sites=sites, options={"rule": "fixed", "fixed_cut": cut} if cut else {})
+        for name, cut in (("local", 0), ("fedavg", 0), ("player_fl", 1), ("player_fl", 2))
+    ]
+    for width in (1400, 390):
+        page = Opened(browser, _written(tmp_path_factory, runs), width=width)
+        for chart, names in (("methods", 4), ("gains", 2)):
+            drawn = page.page.locator(f"#{chart}-chart text[text-anchor=end]:not([font-weight])").all_text_contents()
+            assert len({text for text in drawn if not text.endswith("→")}) == names
+        page.page.close()
+
+
+def test_the_strip_names_its_method_and_says_where_sensitivity_falls(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    falling = {site: [20.0, 0.3, 1.0] for site in SITES}
+    fixed = made_up("player_fl_ditto", options={"rule": "fixed", "fixed_cut": 1}, scores_of_layers=falling)
+    page = Opened(browser, _written(tmp_path_factory, [fixed]), width=1400)
+    assert page.text("#cut-finding") == "PLayer-FL + Ditto: conv1 is shared; conv2 and fc stay private"
+    assert "falls × 0.015" in page.text("#profile-chart")
+    assert "it falls × 0.015" in str(page.page.locator("#profile-chart svg").get_attribute("aria-label"))
+    line = "document.querySelector('#profile-chart [stroke-dasharray=\"6 4\"]').x1.baseVal.value"
+    label = "[...document.querySelectorAll('#profile-chart text')].find(text => text.textContent.startsWith('falls'))"
+    x, wide = page.run(f"(() => {{ const box = {label}.getBBox(); return [box.x, box.width]; }})()")
+    assert not x < page.run(line) < x + wide
+
+
+def test_another_threshold_does_not_change_what_the_runs_did(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400)
+    assert "3 of 3 runs cut here." in page.text("#cut-sure")
+    page.page.fill("#threshold-number", "10000")
+    assert "3 of 3 runs would cut here." in page.text("#cut-sure")
+    assert "The run itself cut after 2 layers." in page.text("#cut-sure")
+
+
+def test_long_settings_do_not_stretch_a_row(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    options = {f"setting_{number}": number / 7 for number in range(8)}
+    page = Opened(browser, _written(tmp_path_factory, [made_up(options=options)]), width=390).unfold()
+    heights = page.run("[...document.querySelectorAll('table[data-name=runs] tbody tr')].map(row => row.offsetHeight)")
+    assert max(heights) < 280
 
 
 def test_no_line_ends_between_a_number_and_its_unit(browser: Any, usual: Path) -> None:

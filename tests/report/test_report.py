@@ -88,6 +88,10 @@ def test_a_different_rate_on_each_task_makes_no_variant() -> None:
 
 def test_a_folder_is_named_by_its_last_part() -> None:
     assert arrange([made_up(task="/home/someone/hospitals")]).tasks == ["hospitals"]
+    two = [made_up(task=f"/home/someone/{place}/hospitals") for place in ("old", "new")]
+    assert arrange(two).tasks == ["hospitals (task=new/hospitals)", "hospitals (task=old/hospitals)"]
+    one = [made_up(task=task) for task in ("./hospitals", "/home/someone/hospitals")]
+    assert arrange(one).tasks == ["hospitals (task=hospitals)", "hospitals (task=someone/hospitals)"]
 
 
 def test_a_duplicate_run_counts_once_and_is_noted() -> None:

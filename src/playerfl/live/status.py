@@ -161,8 +161,9 @@ class Watcher:
         try:
             entry = self._seen[place] = self._read(place, planned)
             return entry
-        except (PlayerflError, OSError, ValueError, KeyError, TypeError):
-            # A file may be half written at this moment; the next call reads it whole.
+        except Exception:
+            # A file may be half written at this moment; the next call reads it whole. One that is broken, in whatever
+            # way, must not take the other runs off the page.
             return self._seen.get(place) or Entry(place.name, str(place), 0, 0, "rounds", "waiting", "not readable yet")
 
     def _read(self, place: Path, planned: dict[str, Any]) -> Entry:
@@ -264,5 +265,5 @@ def _failure_texts(place: Path) -> Iterator[str]:
             content = json.loads(file.read_text(encoding="utf-8"))
             run = content["experiment"]
             yield f"{_title(run['algorithm']['name'], run['task'])}, seed {run['seed']}: {content['reason']}"
-        except (OSError, ValueError, KeyError, TypeError):
+        except Exception:
             yield f"{file} cannot be read"

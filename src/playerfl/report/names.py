@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,25 @@ def method_name(algorithm: str) -> str:
 
 def task_labels(results: Sequence[RunResult]) -> list[str]:
     """The name of each result's task, with the settings in which tasks of that name differ."""
+    tasks = {str(result.experiment["task"]) for result in results}
+    places = {task: shortest_path(task, tasks) for task in tasks}
     return _labels(
         results,
         lambda r: task_name(str(r.experiment["task"])),
-        lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}),
+        lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK} | {"task": places[str(r.experiment["task"])]}),
     )
+
+
+def shortest_path(path: str, others: Collection[str]) -> str:
+    """As much of the end of a path as tells it apart from the others, so that no more of a private path is shown.
+
+    >>> shortest_path("/home/someone/a/hospitals", ["/home/someone/b/hospitals", "digits"])
+    'a/hospitals'
+    """
+    parts = {Path(other).parts for other in others if other != path}
+    own = Path(path).parts
+    ends = (own[-count:] for count in range(1, len(own)))
+    return str(Path(*next((end for end in ends if not any(one[-len(end) :] == end for one in parts)), own)))
 
 
 def method_labels(results: Sequence[RunResult]) -> list[str]:
@@ -65,7 +79,7 @@ def _labels(
     name_of: Callable[[RunResult], str],
     settings_of: Callable[[RunResult], Mapping[str, Hashable]],
 ) -> list[str]:
-    """A name for each result; results of the same name that differ in settings get those settings added."""
+    """A name for each result; results of the same name that differ in settings get those of them added that are set."""
     groups: dict[str, list[Mapping[str, Hashable]]] = {}
     named = [(name_of(result), settings_of(result)) for result in results]
     for name, settings in named:
@@ -80,7 +94,8 @@ def _labels(
     }
     labels = []
     for name, settings in named:
-        extra = ", ".join(f"{key.rpartition('.')[2]}={_plain(settings.get(key))}" for key in varying[name])
+        given = [(key, settings[key]) for key in varying[name] if settings.get(key) is not None]
+        extra = ", ".join(f"{key.rpartition('.')[2]}={_plain(value)}" for key, value in given)
         labels.append(f"{name} ({extra})" if extra else name)
     return labels
 

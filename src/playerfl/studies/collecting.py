@@ -19,8 +19,8 @@ from playerfl.studies.archive import ARCHIVE, read_archive
 from playerfl.studies.directory import StudyDirectory
 
 STUDY_FILE = "study.toml"
-SITE_PART = "contract.json"
-"""What a site agreed to, in its state of a job."""
+_NOT_OF_RUNS = ("contract.json", "model.json")
+"""What a site agreed to, in its state of a job; the description of an exported model."""
 _NO_MODEL = partial(no_model, "this result was read without its models; use playerfl.load_result for those")
 
 
@@ -140,9 +140,10 @@ def planned_places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any
 def folders(home: Path) -> Iterator[Path]:
     """The directory and those below it, except below a run, a study, an archive or a multiverse.
 
-    A site's part in a job across institutions has an experiment too, but the scores are in the job's folder.
+    A site's part in a job across institutions and an exported model have an experiment too, but the scores are
+    elsewhere.
     """
-    if (home / SITE_PART).is_file():
+    if any((home / name).is_file() for name in _NOT_OF_RUNS):
         return
     yield home
     if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE, MULTIVERSE)):

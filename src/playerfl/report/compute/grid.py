@@ -175,6 +175,15 @@ class RunGrid:
         """The algorithm's name, without the settings that distinguish variants."""
         return next(run.result.algorithm for run in self.runs if run.algorithm == algorithm)
 
+    def player_fl_first(self, algorithms: Sequence[str]) -> list[str]:
+        """The same algorithms, starting with PLayer-FL as it is meant: with a cut that it measures."""
+
+        def place(name: str) -> int:
+            settings = next(run.result.experiment["algorithm"] for run in self.runs if run.algorithm == name)
+            return 2 if settings["name"] != "player_fl" else int(settings.get("rule") == "fixed")
+
+        return sorted(algorithms, key=place)
+
     def printed_name(self, task: str) -> str | None:
         """What the paper calls this task, if it is one of the paper's."""
         name = next(run.result.data.get("paper") for run in self.runs if run.task == task)

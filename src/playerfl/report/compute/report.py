@@ -163,8 +163,7 @@ class Report:
     def subject(self) -> str:
         """The algorithm the summary is about: PLayer-FL, or else the first that is not a baseline."""
         names = [name for name in self.grid.algorithms if name not in self.choices.baselines]
-        names.sort(key=lambda name: self.grid.plain_name(name) != "player_fl")
-        return next(iter(names or reversed(self.grid.algorithms)), "")
+        return next(iter(self.grid.player_fl_first(names) or reversed(self.grid.algorithms)), "")
 
 
 def build_report(

@@ -86,9 +86,8 @@ def layer_scores(grid: RunGrid) -> list[LayerScores]:
     by_task = []
     for task in grid.tasks:
         names = [name for name in grid.algorithms if _measured(grid, task, name)]
-        names.sort(key=lambda name: grid.plain_name(name) != "player_fl")
         if names:
-            by_task.append(_layer_scores(grid, task, names[0], _MOST_SETS // len(grid.tasks)))
+            by_task.append(_layer_scores(grid, task, grid.player_fl_first(names)[0], _MOST_SETS // len(grid.tasks)))
     return by_task
 
 

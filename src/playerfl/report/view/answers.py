@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from playerfl.report.compute.grid import Splits
@@ -29,6 +30,7 @@ from playerfl.report.view.multiverse import finding
 from playerfl.wording import counted
 
 _NAMED_SITES = 5
+_NAMED_LAYERS = 6
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) 
     name = small(table.declared.title)
     if len(cells) == 1:
         ((only, cell),) = cells.items()
-        value = f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.declared)}"
+        once = ", once" if cell.runs == 1 else ""
+        value = f"On {task}, only {only} has been run{once}: {name} {with_unit(cell.value, table.declared)}"
         return f"{value}{f' ({over})' if (over := _interval(cell, table)) else ''}."
     best = [label for label, cell in cells.items() if cell.best]
     if not best:
@@ -165,22 +168,27 @@ def _gains(report: Report) -> list[str]:
         return []
     sentences = []
     tasks = [task for task in grid.tasks if task not in report.not_learnt]
-    tables = [report.site_table(task, subject, report.metric) for task in tasks]
-    everyone = [row for table in tables if table for row in table.rows if row.to_local]
-    if len(tables) > 1 and everyone and not grid.tasks_overlap:
+    # A task may be without this metric, or without runs of the baseline.
+    every = [table for task in tasks if (table := report.site_table(task, subject, report.metric))]
+    tables = [table for table in every if any(row.to_local for row in table.rows)]
+    everyone = [row for table in tables for row in table.rows if row.to_local]
+    if len(tables) > 1 and not grid.tasks_overlap:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
         worse = sum(row.harmed for row in everyone)
+        even = len(everyone) - better - worse
+        counts = [f"{better} better off than training alone", f"{worse} worse off"]
+        counts += [f"{even} the same"] if even else []
         sentences.append(
-            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
-            f"training alone and {worse} worse off."
+            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {listed(counts)}."
         )
     if len(tables) == 1:
         # Readers who ask about harm also ask about the method they would choose.
         scores = next(t for t in report.tables if (t.kind, t.metric) == ("score", report.metric))
-        best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (tasks[0], True)]
+        only = tables[0].task
+        best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (only, True)]
         best = [name for name in best if name != subject]
-        tables += [report.site_table(tasks[0], name, report.metric) for name in best[:1]]
-    return sentences + [_gains_on(report, table) for table in tables if table and table.rows and table.rows[0].to_local]
+        tables += [table for name in best[:1] if (table := report.site_table(only, name, report.metric))]
+    return sentences + [_gains_on(report, table) for table in tables]
 
 
 def _gains_on(report: Report, table: SiteComparison) -> str:
@@ -188,8 +196,9 @@ def _gains_on(report: Report, table: SiteComparison) -> str:
     harmed = [row for row in table.rows if row.harmed]
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
     by_rows = [row for row in table.rows if row.to_local and row.to_local.beyond_rows]
-    even = len(table.rows) - len(gains) - len(harmed)
-    sentence = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
+    compared = sum(row.to_local is not None for row in table.rows)
+    even = compared - len(gains) - len(harmed)
+    sentence = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(compared, 'site')} a better "
     sentence += f"{small(table.declared.title)} than training alone"
     sentence += f" and {even} the same" if even else ""
     if harmed:
@@ -230,11 +239,9 @@ def _layers(report: Report) -> list[str]:
         cut, runs = Counter(scores.cuts.values()).most_common(1)[0]
         total = len(scores.cuts)
         sent = share(sum(scores.parameters[:cut]) / sum(scores.parameters))
-        private = scores.layers[cut:]
-        sentence = (
-            f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
-        )
-        sentence += f" and keeps {listed(private)} private" if private else ", the whole model"
+        shared, private = scores.layers[:cut], scores.layers[cut:]
+        sentence = f"On {scores.task}, {scores.algorithm} shares {_layer_names(shared)} ({sent} of the parameters)"
+        sentence += f" and keeps {_layer_names(private)} private" if private else ", the whole model"
         if private and scores.sends_private:
             sentence += ", but sites send the private layers too, because private_pull is above 0"
         sentence += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
@@ -243,6 +250,10 @@ def _layers(report: Report) -> list[str]:
             sentence += f". The paper cuts after layer {printed}"
         sentences.append(sentence + ".")
     return sentences
+
+
+def _layer_names(names: Sequence[str]) -> str:
+    return listed(names) if len(names) <= _NAMED_LAYERS else f"{len(names)} layers from {names[0]} to {names[-1]}"
 
 
 def protocol_sentences(report: Report) -> list[str]:

@@ -165,6 +165,7 @@ def _ranking(report: Report, ranking: Ranking) -> dict[str, Any]:
 
 def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
     return {
+        "algorithm": scores.algorithm,
         "layers": scores.layers,
         "parameters": scores.parameters,
         "thresholds": DEFAULT_THRESHOLDS,

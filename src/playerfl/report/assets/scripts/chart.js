@@ -164,14 +164,24 @@ function cutTo(text, room, tail = "") {
   while (letters.length > 1 && widthOf(`${letters.join("")}…${tail}`) > room) letters.pop();
   return `${letters.join("").trimEnd()}…${tail}`;
 }
-// Names that differ only at their ends keep them, or all would look the same.
+// Names that differ only at their ends or in between keep that part, or all would look the same.
 function cutAll(names, room) {
+  const apart = (cut) => new Set(cut).size === new Set(names).size;
   const cut = names.map((name) => cutTo(name, room));
-  if (new Set(cut).size === new Set(names).size) return cut;
-  return names.map((name) => {
+  if (apart(cut)) return cut;
+  const ends = names.map((name) => {
     const tail = [...name];
     while (tail.length > 1 && widthOf(tail.join("")) > room / 2) tail.shift();
     return cutTo(name, room, tail.join("").trimStart());
+  });
+  if (apart(ends)) return ends;
+  return ends.map((end, i) => {
+    const alike = names.filter((name, j) => ends[j] === end && name !== names[i]);
+    if (!alike.length) return end;
+    const letters = [...names[i]];
+    const at = [...letters, ""].findIndex((letter, k) => alike.some((other) => [...other][k] !== letter));
+    const word = Math.max(at - 5, letters.lastIndexOf(" ", at) + 1);
+    return `${cutTo(names[i], room / 3)}${cutTo(letters.slice(word).join(""), (2 * room) / 3)}`;
   });
 }
 
@@ -184,7 +194,7 @@ function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sid
   // Of a method in a file of the reader's own, the class is what tells it apart.
   const classes = rows.map((row) => row.name.replace(/^.*\.py:/, ""));
   const names = new Set(classes).size === rows.length ? classes : rows.map((row) => row.name);
-  const room = Math.min(Math.max(...names.map(widthOf)), width > 380 ? 125 : 98);
+  const room = Math.min(Math.max(...names.map(widthOf)), width > 380 ? Math.max(125, 0.35 * width) : 98);
   const labels = cutAll(names, room);
   const [left, right, top, row] = [room + 14, 52, line || sides ? 34 : 12, Math.max(19, Math.min(50, 240 / rows.length))];
   const foot = top + rows.length * row;

@@ -27,7 +27,7 @@ function drawFirst() {
 function drawMethods() {
   const [metric, scores, kept] = [metricOf(), scoresOf(), keptMethods()];
   $("methods-finding").textContent = scores ? unbroken(scores.finding) : `There are no runs on ${$("pick-task").value} with this metric.`;
-  if (!scores) return fill($("methods-chart"));
+  if (!scores) return fill($("methods-chart")), fill($("methods-caption"));
   const { title } = data.scores[$("pick-metric").value];
   const baseline = scores.baseline.toLowerCase();
   const format = formatted(metric);
@@ -54,7 +54,7 @@ function drawGains() {
   const [task, method] = ["pick-task", "pick-algorithm"].map((id) => $(id).value);
   const [metric, view] = [metricOf(), data.siteTables[task]?.[method]?.[$("pick-metric").value]];
   $("gains-finding").textContent = view?.finding ?? `There are no runs of ${method} on ${task} with this metric.`;
-  if (!view) return fill($("gains-chart"));
+  if (!view) return fill($("gains-chart")), fill($("gains-caption"));
   const every = view.sites.flatMap((numbers, i) => {
     if (numbers === null) return [];
     const [clear, value, low = NaN, high = NaN, first = NaN, last = NaN] = numbers.map(numeric);

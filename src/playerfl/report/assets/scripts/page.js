@@ -40,8 +40,20 @@ function filterRows() {
 // A page may have a multiverse and no runs.
 const hasRuns = $("pick-metric") !== null;
 const on = (id, event, work) => $(id)?.addEventListener(event, work);
-on("pick-metric", "change", drawMetric);
-on("pick-task", "change", () => { drawTask(); if ($("tests")) followTask(); });
+// A metric may belong to some tasks only; then the other picker follows the one that was used.
+function follow(id) {
+  if (scoresOf()) return false;
+  const [select, before] = [$(id), $(id).value];
+  const found = [...select.options].some(({ value }) => { select.value = value; return scoresOf(); });
+  if (!found) select.value = before;
+  return found;
+}
+function pickTask() {
+  drawTask();
+  if ($("tests")) followTask();
+}
+on("pick-metric", "change", () => { const moved = follow("pick-task"); drawMetric(); if (moved) pickTask(); });
+on("pick-task", "change", () => { if (follow("pick-metric")) drawMetric(); pickTask(); });
 for (const id of ["pick-algorithm", "pick-methods"]) on(id, "change", drawMethod);
 on("pick-kind", "change", drawOver);
 for (const id of ["pick-over", "pick-posthoc"]) on(id, "change", drawTests);

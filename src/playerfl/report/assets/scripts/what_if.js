@@ -107,7 +107,7 @@ function describeCut(scores, sites, cut) {
   const sent = scores.sendsPrivate ? total : shared;
   const part = shared < total && shared / total > 0.9995 ? "> 99.9" : ((100 * shared) / total).toFixed(1);
   const where = Object.keys(data.sites).length > 1 ? ` on ${$("pick-task").value}` : "";
-  $("cut-finding").textContent = `PLayer-FL${where}: ${cutFinding(scores.layers, cut)}`;
+  $("cut-finding").textContent = `${scores.algorithm}${where}: ${cutFinding(scores.layers, cut)}`;
   $("cut-said").textContent =
     `Shared layers hold ${part} % of the parameters${scores.sendsPrivate ? ", but private_pull sends the rest too" : ""}: ` +
     `${size(scores.bytes * sent)} up and as much down per site and round, ` +
@@ -126,6 +126,8 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const together = run.combined[`${normalise} ${reduce}`];
   const same = (sets) => sets.filter((steps) => cutOf(steps, settings, scores.layers.length) === cut).length;
   const runs = Object.values(scores.runs).map((other) => other.combined[`${normalise} ${reduce}`].steps);
+  const cuts = runs.map((steps) => cutOf(steps, settings, scores.layers.length));
+  const asRun = Object.keys(scores.runs).every((other, i) => scores.cuts[other] === undefined || scores.cuts[other] === cuts[i]);
   const free = settings.rule !== "fixed";
   const clear = transition(together.steps, settings) !== null;
   const range = thresholdRange(together.steps, settings);
@@ -138,7 +140,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const sure = [
     settings.rule === "layer_ratio" && clear ? `The cut is before the first layer that is more than ${short(settings.threshold)} times as sensitive as the one before.` : null,
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
-    free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
+    free && runs.length > 1 ? `${cuts.filter((one) => one === cut).length} of ${runs.length} runs ${asRun ? "cut" : "would cut"} here.` : null,
     free && run.alone.length > 1 ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
     range ? `Any threshold${thresholds(range)} gives this cut.` : null,
     scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
@@ -172,12 +174,16 @@ function drawProfile(scores, run, together, cut, jump) {
   lineChart($("profile-chart"), {
     series, xLabel: "layer", xTitle: "", yLabel: `${what} (first layer = 1)`, log: true, format: short, tickFormat: powerOfTen,
     xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
-    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it rises ${short(jump)}-fold` : ""}.`,
-    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, `rises × ${short(jump)}`)] : [])],
+    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it ${change(jump)}` : ""}.`,
+    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, change(jump))] : [])],
   });
 }
-// Above the points of the shared layers, which are low where there is a jump.
-const jumpText = (x, box, text) => axisText({ x: Math.max(x - 6, box.left + 7 * text.length), y: box.top + 12, "text-anchor": "end", "font-weight": 600 }, text);
+const change = (ratio) => `${ratio < 1 ? "falls" : "rises"} × ${short(ratio)}`;
+// Above the points of the shared layers, which are low where there is a jump, if there is room beside the line.
+function jumpText(x, box, text) {
+  const fits = x - box.left > 7 * text.length + 6;
+  return axisText({ x: x + (fits ? -6 : 6), y: box.top + 12, "text-anchor": fits ? "end" : "start", "font-weight": 600 }, text);
+}
 const cutLine = (x, box) => el("line", { x1: x, x2: x, y1: box.top, y2: box.height - box.bottom + 34, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "6 4" });
 // The layers as boxes from input to output, below the points of the chart.
 function strip(layers, cut, px, top) {
@@ -194,7 +200,7 @@ function strip(layers, cut, px, top) {
   // The longest of these texts that fits below its layers.
   const half = (texts, from, to) => {
     const [middle, wide] = [(px(from + 0.5) + px(to + 0.5)) / 2, px(to + 0.5) - px(from + 0.5)];
-    const text = texts.find((one) => one.length * 6.8 < wide) ?? texts[texts.length - 1];
+    const text = texts.find((one) => one.length * 6.8 + 12 < wide) ?? texts[texts.length - 1];
     const room = text.length * 3.4;
     return axisText({ x: Math.max(px(0.5) + room, Math.min(px(layers.length + 0.5) - room, middle)), y: top + 40, "text-anchor": "middle", "font-weight": 600 }, text);
   };
