@@ -25,7 +25,7 @@ from playerfl.runs.run import Run
 from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task, own_task
-from zoo.every import REAL
+from zoo import REAL
 
 BATCHES = 3
 FOUR_KINDS = ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"]

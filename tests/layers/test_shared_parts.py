@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap
+from zoo import REAL
 from zoo.attentive import words
 from zoo.blocks import Conformer, sequence
-from zoo.every import REAL
 from zoo.recurrent import GateByGate, GruCell, LstmCell, NormedLstmCell, Unrolled
 from zoo.vision import D
 

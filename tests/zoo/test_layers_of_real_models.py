@@ -16,7 +16,7 @@ from playerfl.layers.derive import derive_layers
 from playerfl.layers.finding.trace import _Recorder
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.runs.api import limited_threads
-from zoo.every import REAL
+from zoo import REAL
 from zoo.recurrent import LstmCell, Unrolled
 
 HERE = Path(__file__).parent
