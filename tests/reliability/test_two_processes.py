@@ -14,6 +14,8 @@ from writing_commands import STUDY, playerfl, run
 
 from flower.jobs import SITES, Job
 from playerfl.errors import RunDirectoryError
+from playerfl.flower.operate.certificates import write_certificates
+from playerfl.flower.operate.keys import write_key_pair
 from playerfl.flower.server.transport import TooFewSitesError
 
 HOLDER = """
@@ -82,8 +84,8 @@ def test_a_job_across_institutions(tmp_path: Path) -> None:
 
 
 def test_a_site_of_such_a_job(tmp_path: Path) -> None:
-    for name in ("north.key", "ca.crt"):
-        (tmp_path / name).touch()
+    write_key_pair("north", tmp_path)
+    write_certificates(tmp_path, ["localhost"])
     state = tmp_path / "state"
     state.mkdir()
     files = ("--key", tmp_path / "north.key", "--ca", tmp_path / "ca.crt", "--state", state)

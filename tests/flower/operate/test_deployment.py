@@ -26,6 +26,8 @@ from playerfl.flower.operate.keys import write_key_pair
 from playerfl.flower.operate.register import KeyRegister
 from playerfl.flower.wire.envelopes import Privacy
 from playerfl.runs.api import run_experiments
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import with_settings
 from playerfl.tasks.load import load_task
 from playerfl.weights import digest, num_bytes
 
@@ -91,8 +93,13 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
 
 @pytest.mark.long
 def test_secure_aggregation_gives_the_result_of_one_process(institutions: Institutions) -> None:
-    """Bit for bit that of SecAgg+ without sockets, and up to SecAgg+'s rounding that without it."""
-    here, experiment = institutions, experiment_of(2)
+    """Bit for bit that of SecAgg+ without sockets, and up to SecAgg+'s rounding that without it.
+
+    The rounding depends on the nodes' random numbers. AdamW would make whole steps of it: where a gradient is nearly
+    zero, its sign decides.
+    """
+    here = institutions
+    experiment = Experiment.resolve(with_settings(settings(2), {"training.optimizer": "sgd"}))
     here.up()
     for name in SITES:
         here.join(name)
@@ -110,7 +117,7 @@ def test_secure_aggregation_gives_the_result_of_one_process(institutions: Instit
     [unmasked] = run_experiments([experiment], [None])
     for name in SITES:
         weights = load_file(here.state(name) / "masked" / "model.safetensors")
-        assert all(torch.allclose(weights[entry], unmasked.weights[name][entry], atol=1e-4) for entry in weights)
+        assert all(torch.allclose(weights[entry], unmasked.weights[name][entry], atol=2e-5) for entry in weights)
 
 
 def ship_other_code(app: Path) -> Path:

@@ -210,7 +210,7 @@ def test_a_private_layer_whose_tensor_left_with_another_layer_has_left(tmp_path:
     shown = run("flower", "jobs", "--state", state).stdout
     assert "0, 2; private: 4, 6; 2.weight leaves with 2, although it is part of 4, too" in shown
     left = run("flower", "audit", "--state", state, "--left", "4")
-    assert left.returncode == 1 and "4 left this site in 1 of 1 uploads" in left.stdout
+    assert left.returncode == 1 and "4 left this site in 1 of 1 upload" in left.stdout
     assert run("flower", "audit", "--state", state, "--left", "6").returncode == 0
 
 
