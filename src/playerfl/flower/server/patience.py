@@ -1,5 +1,7 @@
-"""Patience: how long the server fetches the pieces of one response, and how many bytes. Flower waits two hours for one
-piece, and takes any size."""
+"""Patience: how long the server fetches the pieces of one response, and how many bytes.
+
+By itself, Flower waits two hours for a piece, and takes any number of bytes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def limit_pulling(seconds: float, most_bytes: int) -> None:
 
     @wraps(pull)
     def pulled(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:
-        ends, arrived, counting = time.monotonic() + max(seconds, LEAST_SECONDS), 0, threading.Lock()
+        # Four times as long for pieces that do arrive: masked, they are up to four times as large as the model.
+        ends = time.monotonic() + max(4 * seconds, LEAST_SECONDS)
+        arrived, counting = 0, threading.Lock()
 
         def fetched(piece: str) -> bytes:
             nonlocal arrived
