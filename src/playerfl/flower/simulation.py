@@ -30,6 +30,7 @@ from playerfl.flower.wire.introduction import Introduction
 from playerfl.flower.wire.parcel import Parcel
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
+from playerfl.storage import tensor_tree
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
 
@@ -66,7 +67,7 @@ class Simulated:
         for name in replies:
             stored = self._folder(name).state()
             assert stored is not None, "a site stores its state before it responds"
-            self.run.clients[name].restore(dict(stored.state))
+            self.run.clients[name].restore(tensor_tree.loaded(dict(stored.state)))
         return replies
 
     def _folder(self, name: SiteId) -> JobFolder:

@@ -133,15 +133,15 @@ class Pinned:
             entries |= {entry for entry, users in self.layers.tied.items() if name in users}
         return entries
 
-    def told_cut(self, contract: Contract, download: Download) -> int | None:
-        """The cut after this envelope: the pinned one, or the one that the server states for the first time."""
+    def told_cut(self, agreed: int | None, download: Download) -> int | None:
+        """The cut after this envelope: the agreed one, or the one that the server states for the first time."""
         told = download.info.get("cut")
         if told is None:
-            return contract.cut
+            return agreed
         if type(told) is not int or not 0 <= told <= len(self.layers.names):
             raise RefusedError("pinned", f"the cut must be between 0 and {len(self.layers.names)}, not {told!r:.40}")
-        if contract.cut is not None and told != contract.cut:
-            raise RefusedError("pinned", f"the envelope has the cut {told}, but this site agreed to {contract.cut}")
+        if agreed is not None and told != agreed:
+            raise RefusedError("pinned", f"the envelope has the cut {told}, but this site agreed to {agreed}")
         return told
 
     def check_download(self, download: Download, cut: int | None, *, trained: bool) -> None:

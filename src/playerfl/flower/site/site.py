@@ -253,7 +253,10 @@ class Site:
             initial = workspace.setup.learner.layers.travelling(workspace.setup.initial)
             request = replace(request, download=replace(request.download, weights=initial))
         pinned = workspace.pinned(self.policy)
-        cut = pinned.told_cut(contract, request.download)
+        client = workspace.client(history[-1].state)
+        # A run that began in one process has its cut in the site's own state.
+        agreed = client.memory.get("cut") if contract.cut is None else contract.cut
+        cut = pinned.told_cut(agreed, request.download)
         pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
         self._check_leaving(pinned, cut, decision)
         contract = contract.asking(envelope, asked)
@@ -262,7 +265,6 @@ class Site:
         contract.write(self._folder(envelope.job).path)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
-        client = workspace.client(history[-1].state)
         with limited_threads(experiment.threads):
             reply = drive(workspace.handle(client, request))
         pinned.check_upload(reply.upload, client, request, cut)
