@@ -192,12 +192,12 @@ def section() -> str:
     """The section of the guide; empty until the study is archived."""
     if not learnt():
         return ""
-    tested = [f"{rival} {signed(mean, 1)} ({p_text(p)})" for rival, mean, p, _ in tests()]
+    tested = [f"{signed(mean, 1)} over {rival} ({p_text(p)})" for rival, mean, p, _ in tests()]
     bests: dict[int, list[str]] = {}
     for cell in learnt():
         bests.setdefault(best_depth(cell), []).append(cell.name)
     ends = {0: "none (training alone)", LAYERS: "all (FedAvg)"}
-    deepest = [f"{ends.get(depth, depth)} with {listed([f'({n})' for n in bests[depth]])}" for depth in sorted(bests)]
+    deepest = [f"{ends.get(depth, depth)} at {listed([f'({n})' for n in bests[depth]])}" for depth in sorted(bests)]
     runs = tests()[0][3]
     return "\n\n".join(
         [
@@ -218,7 +218,7 @@ def section() -> str:
                     _verdicts(ALONE),
                     _verdicts(AVERAGED),
                     point(
-                        f"Over all {runs} runs, the mean gain of PLayer-FL is, over {listed(tested)} (Wilcoxon's test, "
+                        f"Over all {runs} runs, the mean gain of PLayer-FL is {listed(tested)} (Wilcoxon's test, "
                         "Holm's correction)."
                     ),
                     *(
@@ -230,7 +230,7 @@ def section() -> str:
                         point(f"By accuracy, {SUBJECT} is ahead of {rival} by {by_accuracy(rival)}.")
                         for rival in (ALONE, AVERAGED)
                     ),
-                    point(f"The best number of shared layers, by mean macro-F1: {listed(deepest)}."),
+                    point(f"The best number of shared layers, by mean macro-F1: {'; '.join(deepest)}."),
                 ]
             ),
         ]
@@ -254,9 +254,9 @@ def by_accuracy(rival: str) -> str:
 def _verdicts(rival: str) -> str:
     """The settings that the rest of the sentence does not account for are named."""
     text = [f"**{finding(rival)}**"]
-    for wanted, words in (("harms", "behind"), ("undecided", "the runs disagree")):
+    for wanted, words in (("harms", "behind"), ("undecided", "the runs disagree with each other")):
         if places := where(wanted, rival):
-            text.append(f"{words} with {listed([f'({place})' for place in places])}")
+            text.append(f"{words} at {listed([f'({place})' for place in places])}")
     return point(f"{'; '.join(text)}.")
 
 
