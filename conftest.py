@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Generator
 from pathlib import Path
@@ -10,8 +9,10 @@ from pathlib import Path
 import pytest
 from _pytest.doctest import DoctestModule
 
-# As in the command line: looking for garbage among all that torch and 3,000 tests keep takes a fifth of the time.
-gc.set_threshold(50_000, 20, 100)
+from playerfl.studies.backends.memory import collect_less
+
+# Looking for garbage among all that torch and 3,000 tests keep takes a fifth of the time.
+collect_less()
 
 _ALL_SYSTEM = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.system\b", re.MULTILINE)
 

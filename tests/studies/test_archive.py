@@ -85,10 +85,14 @@ def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_p
 
 
 @pytest.mark.slow
-def test_an_archive_without_matrices_has_no_file_for_them(tmp_path: Path) -> None:
+def test_an_archive_has_no_file_for_matrices_it_lacks_nor_any_of_an_earlier_one(tmp_path: Path) -> None:
     run(tmp_path / "o", algorithms=["local"], settings={**SMALL["settings"], "confusions": "never"})
+    earlier = [tmp_path / "a" / name for name in ("confusions.safetensors.bz2", "scores.csv.gz")]
+    (tmp_path / "a").mkdir()
+    for file in earlier:
+        file.touch()
     write_archive(StudyDirectory.open(tmp_path / "o"), tmp_path / "a")
-    assert not (tmp_path / "a" / "confusions.safetensors.bz2").exists()
+    assert not any(file.exists() for file in earlier)
     assert not any(result.confusions for result in read_archive(tmp_path / "a").results)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc
 import inspect
 import io
 import json
@@ -32,6 +30,7 @@ from playerfl.cli.run import RUN_EXAMPLES, run
 from playerfl.cli.study import STUDY_EXAMPLES, study
 from playerfl.cli.watch import WATCH_EXAMPLES, watch
 from playerfl.errors import ConfigError, PlayerflError, one_of, sentence_of, users_traceback
+from playerfl.studies.backends.memory import collect_less
 from playerfl.version import __version__
 
 app = typer.Typer(
@@ -70,7 +69,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 def main() -> None:
     """Runs a command; bad input is reported in one sentence, without a traceback."""
-    _collect_less()
+    collect_less()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show μ or the lines of a table gets replacement characters, not an error.
         sys.stdout.reconfigure(errors="replace")
@@ -104,16 +103,6 @@ def main() -> None:
             # Some versions of typer turn Ctrl-C into this code, in silence.
             _end_interrupted()
         sys.exit(code or 0)
-
-
-def _collect_less() -> None:
-    """Looks for garbage less often, and not at the end.
-
-    Importing torch makes hundreds of thousands of objects, all of which stay: looking through them again and again, and
-    once more at the end, took longer than everything else that a run of one round does.
-    """
-    gc.set_threshold(50_000, 20, 100)
-    atexit.register(gc.freeze)
 
 
 def _end_interrupted() -> NoReturn:

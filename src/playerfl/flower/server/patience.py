@@ -30,7 +30,7 @@ def piece_seconds(deadline: float, num_bytes: int) -> float:
 
 
 def most_response_bytes(num_bytes: int) -> int:
-    """The largest response of a site, for a model of so many bytes: masked, a number of two bytes takes eight.
+    """The largest response of a site, for a model of this size: masked, a number of two bytes takes eight.
 
     >>> most_response_bytes(2**20) // 2**20
     80
@@ -62,7 +62,7 @@ def limit_pulling(seconds: float, most_bytes: int) -> None:
             with counting:
                 arrived += len(content)
             if arrived > most_bytes or time.monotonic() > ends:
-                raise ObjectPullError(piece, f"the response has more than {most_bytes:,} bytes, or too many pieces")
+                raise ObjectPullError(piece, f"the response has more than {most_bytes:,} bytes, or takes too long")
             return content
 
         return pull(object_ids, fetched, max_time=seconds, **options)  # type: ignore[no-any-return]

@@ -52,11 +52,11 @@ def _draw_curve(axes: Axes, multiverse: Multiverse, method: str) -> None:
     name, rival = method_name(method), multiverse.rival(method)
     looks: list[tuple[str, str, dict[str, Any]]] = [(method, name, {"color": COLOURS[0], "linewidth": 2.4})]
     if rival is not None:
-        best = f"{method_name(rival)}, the best of the others, in its own order"
+        best = f"{method_name(rival)}, the best other method"
         looks.append((rival, best, {"color": COLOURS[2], "linewidth": 1.5, "linestyle": "--"}))
     rest = [other for other in multiverse.methods if other not in (method, rival)]
     grey = {"color": "0.8", "linewidth": 0.8}
-    labels = ["each of the others, in its own order", *("" for _ in rest[1:])]
+    labels = ["the rest, each in its own order", *("" for _ in rest[1:])]
     looks += [(other, label, grey) for other, label in zip(rest, labels, strict=False)]
     lines = {}
     for other, label, look in reversed(looks):
